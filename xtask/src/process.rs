@@ -1,0 +1,205 @@
+//! Running other programs: shown, timed, and ended in an orderly way.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+/// How often something awaited is looked at again.
+pub(crate) const POLL: Duration = Duration::from_millis(50);
+/// How long a program may take to end after it was asked to, before it is killed.
+/// Ample for a Postgres that writes its last checkpoint to a slow disk.
+const STOP_PATIENCE: Duration = Duration::from_secs(15);
+
+/// The cargo that runs us, at the root of the workspace.
+pub(crate) fn cargo(root: &Path) -> Command {
+    let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(program);
+    command.current_dir(root);
+    command
+}
+
+/// Whether a cargo subcommand such as `nextest` is installed.
+pub(crate) fn has_cargo_tool(root: &Path, tool: &str) -> bool {
+    cargo(root)
+        .args([tool, "--version"])
+        .output()
+        .is_ok_and(|output| output.status.success())
+}
+
+/// Shows the command, runs it with our own input and output, and fails if it fails.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    println!("$ {}", shown(command));
+    let status = command
+        .status()
+        .with_context(|| format!("cannot run {}", shown(command)))?;
+    if !status.success() {
+        bail!("{} failed: {status}", shown(command));
+    }
+    Ok(())
+}
+
+/// Like [`run`], but Ctrl-C or a termination signal ends the command and comes back as an
+/// error, so that the caller's servers are stopped on the way out.
+pub(crate) fn run_interruptible(command: &mut Command, interrupt: &Interrupt) -> Result<()> {
+    println!("$ {}", shown(command));
+    let mut child = command
+        .spawn()
+        .with_context(|| format!("cannot run {}", shown(command)))?;
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        if let Err(interrupted) = interrupt.pause(POLL) {
+            stop(&mut child, "TERM");
+            return Err(interrupted);
+        }
+    };
+    if !status.success() {
+        bail!("{} failed: {status}", shown(command));
+    }
+    Ok(())
+}
+
+/// Runs one named step under a heading and says how long it took.
+pub(crate) fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+    println!("\n==> {name}");
+    let started = now();
+    let result = work();
+    let seconds = started.elapsed().as_secs_f32();
+    let verdict = if result.is_ok() { "passed" } else { "FAILED" };
+    println!("<== {name} {verdict} in {seconds:.1} s");
+    result
+}
+
+/// Asks a child to end, waits for a bounded time, then kills it.
+///
+/// The child is ours and not yet reaped, so its process id cannot belong to anyone else.
+pub(crate) fn stop(child: &mut Child, signal: &str) {
+    // The shell's builtin: a minimal system has no `kill` program.
+    let asked = Command::new("sh")
+        .args([
+            "-c",
+            "kill -s \"$1\" \"$2\"",
+            "sh",
+            signal,
+            &child.id().to_string(),
+        ])
+        .status();
+    if asked.is_ok_and(|status| status.success()) {
+        let deadline = now() + STOP_PATIENCE;
+        while now() < deadline {
+            if let Ok(Some(_)) = child.try_wait() {
+                return;
+            }
+            nap(POLL);
+        }
+    }
+    // Both fail only for a child that is gone, which is what we want.
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// Ctrl-C and termination signals, received instead of dying of them.
+pub(crate) struct Interrupt {
+    requests: Receiver<()>,
+    /// Keeps the channel open, so that `pause` always waits.
+    _sender: Sender<()>,
+}
+
+impl Interrupt {
+    /// Takes the signals over for the rest of the process.
+    pub(crate) fn listen() -> Result<Self> {
+        let (sender, requests) = channel();
+        let from_handler = sender.clone();
+        ctrlc::set_handler(move || {
+            // Nobody listens any more only while the process ends anyway.
+            let _ = from_handler.send(());
+        })
+        .context("cannot listen for Ctrl-C")?;
+        Ok(Self {
+            requests,
+            _sender: sender,
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn never() -> Self {
+        let (sender, requests) = channel();
+        Self {
+            requests,
+            _sender: sender,
+        }
+    }
+
+    #[cfg(test)]
+    fn requested() -> Self {
+        let (sender, requests) = channel();
+        sender.send(()).unwrap();
+        Self {
+            requests,
+            _sender: sender,
+        }
+    }
+
+    /// Waits, and fails at once when somebody wants us to stop.
+    pub(crate) fn pause(&self, duration: Duration) -> Result<()> {
+        if self.requests.recv_timeout(duration).is_ok() {
+            bail!("interrupted");
+        }
+        Ok(())
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "times build steps and bounds waits, no lease"
+)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "another process's end has no event to wait for"
+)]
+fn nap(duration: Duration) {
+    std::thread::sleep(duration);
+}
+
+fn shown(command: &Command) -> String {
+    let program = Path::new(command.get_program());
+    let mut text = program
+        .file_name()
+        .unwrap_or_default()
+        .to_string_lossy()
+        .into_owned();
+    for argument in command.get_args() {
+        // Writing to a String cannot fail.
+        let _ = write!(text, " {}", argument.to_string_lossy());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_command_is_an_error() {
+        assert!(run(&mut Command::new("true")).is_ok());
+        assert!(run(&mut Command::new("false")).is_err());
+        let interrupt = Interrupt::never();
+        assert!(run_interruptible(&mut Command::new("true"), &interrupt).is_ok());
+        assert!(run_interruptible(&mut Command::new("false"), &interrupt).is_err());
+    }
+
+    #[test]
+    fn an_interrupt_ends_the_command() {
+        let result = run_interruptible(Command::new("sleep").arg("60"), &Interrupt::requested());
+        assert_eq!(result.unwrap_err().to_string(), "interrupted");
+    }
+}

@@ -1,0 +1,336 @@
+//! Throwaway servers for the tests: found or installed, started in a temporary directory,
+//! stopped and removed with it.
+
+mod install;
+mod postgres;
+mod redis;
+
+use std::env;
+use std::fs::{self, File};
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+use tempfile::TempDir;
+
+use crate::process::{self, Interrupt};
+
+/// The servers that `cargo xtask test` starts: none yet, every test so far is embedded.
+pub(crate) const NEEDED: &[Server] = &[];
+
+/// How long a server may take until it answers. An idle machine needs about a second; a build
+/// machine that compiles at the same time gets ample room.
+const START_PATIENCE: Duration = Duration::from_mins(1);
+/// Between choosing a free port and the server's taking it another process may take it.
+const START_ATTEMPTS: u32 = 3;
+/// The server's own words, in its directory.
+const LOG: &str = "log";
+/// How much of a server's log is shown when it does not start.
+const LOG_LINES_SHOWN: usize = 20;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Server {
+    Postgres,
+    Redis,
+}
+
+impl Server {
+    /// Tests read the server's address here. Set by the developer, it wins.
+    fn variable(self) -> &'static str {
+        match self {
+            Self::Postgres => "SEMEL_TEST_POSTGRES_URL",
+            Self::Redis => "SEMEL_TEST_REDIS_URL",
+        }
+    }
+
+    fn debian_package(self) -> &'static str {
+        match self {
+            Self::Postgres => "postgresql",
+            Self::Redis => "redis-server",
+        }
+    }
+
+    fn find_programs(self) -> Option<PathBuf> {
+        match self {
+            Self::Postgres => postgres::find_programs(),
+            Self::Redis => redis::find_programs(),
+        }
+    }
+}
+
+/// Where a server comes from.
+#[derive(Debug, PartialEq, Eq)]
+enum Origin {
+    /// The developer runs one already.
+    Given,
+    /// The directory that holds its programs.
+    Programs(PathBuf),
+    Missing,
+}
+
+/// The servers of this run. Dropping it stops and removes them.
+pub(crate) struct Servers {
+    started: Vec<Started>,
+}
+
+impl Servers {
+    /// What the tests must see in their environment, beside what is there already.
+    pub(crate) fn environment(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.started
+            .iter()
+            .map(|started| (started.server.variable(), started.url.as_str()))
+    }
+}
+
+/// One server that we started.
+struct Started {
+    server: Server,
+    url: String,
+    child: Child,
+    stop_signal: &'static str,
+    /// Removed after the server has stopped: fields are dropped after `drop` has run.
+    directory: TempDir,
+}
+
+impl Started {
+    fn last_log_lines(&self) -> String {
+        let text = fs::read_to_string(self.directory.path().join(LOG)).unwrap_or_default();
+        let lines: Vec<&str> = text.lines().collect();
+        lines[lines.len().saturating_sub(LOG_LINES_SHOWN)..].join("\n")
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        process::stop(&mut self.child, self.stop_signal);
+    }
+}
+
+/// What a server's own module has to say about starting it.
+struct Launch {
+    command: Command,
+    url: String,
+    /// The signal that ends it without waiting for its clients.
+    stop_signal: &'static str,
+    /// Whether it answers yet.
+    answers: Box<dyn Fn() -> bool>,
+}
+
+/// Makes every server in the list available, in the order: given by the developer, installed,
+/// installed by us.
+pub(crate) fn start(
+    servers: &[Server],
+    may_install: bool,
+    interrupt: &Interrupt,
+) -> Result<Servers> {
+    let missing: Vec<Server> = servers
+        .iter()
+        .copied()
+        .filter(|server| locate(*server) == Origin::Missing)
+        .collect();
+    if !missing.is_empty() {
+        if !may_install || !install::is_possible() {
+            bail!(explain_missing(&missing));
+        }
+        let packages: Vec<_> = missing
+            .iter()
+            .map(|server| server.debian_package())
+            .collect();
+        install::packages(&packages).with_context(|| explain_missing(&missing))?;
+    }
+
+    let mut started = Vec::new();
+    for server in servers.iter().copied() {
+        match locate(server) {
+            Origin::Given => println!("{server:?}: given by {}", server.variable()),
+            Origin::Programs(programs) => started.push(start_one(server, &programs, interrupt)?),
+            Origin::Missing => bail!(explain_missing(&[server])),
+        }
+    }
+    Ok(Servers { started })
+}
+
+fn locate(server: Server) -> Origin {
+    let given = env::var_os(server.variable()).is_some_and(|url| !url.is_empty());
+    origin(given, server.find_programs())
+}
+
+fn origin(given: bool, programs: Option<PathBuf>) -> Origin {
+    match (given, programs) {
+        (true, _) => Origin::Given,
+        (false, Some(programs)) => Origin::Programs(programs),
+        (false, None) => Origin::Missing,
+    }
+}
+
+fn explain_missing(servers: &[Server]) -> String {
+    let ways_out = servers.iter().map(|server| {
+        format!(
+            "\n  {server:?}: install the package `{}`, or set {} to one that may be written to",
+            server.debian_package(),
+            server.variable(),
+        )
+    });
+    format!(
+        "these servers are not here:{}",
+        ways_out.collect::<String>()
+    )
+}
+
+fn start_one(server: Server, programs: &Path, interrupt: &Interrupt) -> Result<Started> {
+    let mut attempt = 1;
+    loop {
+        match try_start(server, programs, interrupt) {
+            Err(error) if attempt < START_ATTEMPTS && error.is::<EndedEarly>() => {
+                println!("{error:#}; trying another port");
+                attempt += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+fn try_start(server: Server, programs: &Path, interrupt: &Interrupt) -> Result<Started> {
+    let directory = tempfile::Builder::new()
+        .prefix(&format!("semel-{}-", server.debian_package()))
+        .tempdir()
+        .context("cannot create a temporary directory")?;
+    let port = free_port()?;
+    let mut launch = match server {
+        Server::Postgres => postgres::prepare(programs, directory.path(), port)?,
+        Server::Redis => redis::prepare(programs, directory.path(), port),
+    };
+
+    let log = File::create(directory.path().join(LOG))?;
+    let child = launch
+        .command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        // A Ctrl-C at the terminal reaches our own group only: the server has to outlive the
+        // tests that use it, and we stop it.
+        .process_group(0)
+        .spawn()
+        .with_context(|| format!("cannot start {server:?} from {}", programs.display()))?;
+    let mut started = Started {
+        server,
+        url: launch.url,
+        child,
+        stop_signal: launch.stop_signal,
+        directory,
+    };
+
+    let deadline = process::now() + START_PATIENCE;
+    while !(launch.answers)() {
+        if let Some(status) = started.child.try_wait()? {
+            let log = started.last_log_lines();
+            return Err(EndedEarly(format!("{server:?} ended with {status}:\n{log}")).into());
+        }
+        if process::now() > deadline {
+            bail!(
+                "{server:?} did not answer in {START_PATIENCE:?}:\n{}",
+                started.last_log_lines()
+            );
+        }
+        interrupt.pause(process::POLL)?;
+    }
+    println!("{server:?}: started for this run at {}", started.url);
+    Ok(started)
+}
+
+/// A server that ended instead of answering; most likely its port was taken.
+#[derive(Debug)]
+struct EndedEarly(String);
+
+impl std::fmt::Display for EndedEarly {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for EndedEarly {}
+
+fn free_port() -> Result<u16> {
+    let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
+    Ok(listener.local_addr()?.port())
+}
+
+/// The first directory of the search path that holds the program.
+fn find_in_path(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).find(|directory| directory.join(program).is_file())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use super::*;
+
+    /// Uses what is installed and never installs: a test run changes no machine.
+    fn starts_answers_and_goes(server: Server) {
+        let Some(programs) = server.find_programs() else {
+            println!("SKIPPED: {}", explain_missing(&[server]));
+            return;
+        };
+        let started = start_one(server, &programs, &Interrupt::never()).unwrap();
+        let directory = started.directory.path().to_path_buf();
+        let (_, address) = started.url.split_once("127.0.0.1:").unwrap();
+        let port: u16 = address.split('/').next().unwrap().parse().unwrap();
+        assert!(TcpStream::connect(("127.0.0.1", port)).is_ok());
+        assert!(directory.exists());
+
+        drop(started);
+        assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+        assert!(!directory.exists());
+    }
+
+    #[test]
+    fn postgres_starts_answers_and_goes() {
+        starts_answers_and_goes(Server::Postgres);
+    }
+
+    #[test]
+    fn redis_starts_answers_and_goes() {
+        starts_answers_and_goes(Server::Redis);
+    }
+
+    #[test]
+    fn a_given_server_wins_over_an_installed_one() {
+        let programs = PathBuf::from("bin");
+        assert_eq!(origin(true, Some(programs.clone())), Origin::Given);
+        assert_eq!(
+            origin(false, Some(programs.clone())),
+            Origin::Programs(programs)
+        );
+        assert_eq!(origin(false, None), Origin::Missing);
+    }
+
+    #[test]
+    fn what_is_missing_is_said_with_the_way_out() {
+        let text = explain_missing(&[Server::Postgres, Server::Redis]);
+        for expected in [
+            "postgresql",
+            "SEMEL_TEST_POSTGRES_URL",
+            "redis-server",
+            "SEMEL_TEST_REDIS_URL",
+        ] {
+            assert!(text.contains(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_ends_early_is_tried_again_and_then_reported() {
+        // `false` takes the arguments of redis-server and ends at once.
+        let programs = TempDir::new().unwrap();
+        let program = programs.path().join("redis-server");
+        std::os::unix::fs::symlink(find_in_path("false").unwrap().join("false"), program).unwrap();
+        let result = start_one(Server::Redis, programs.path(), &Interrupt::never());
+        let error = result.err().unwrap().to_string();
+        assert!(error.contains("Redis ended with"), "{error}");
+    }
+}

@@ -1,0 +1,104 @@
+//! Installing servers from Debian packages, where that is possible.
+
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use super::find_in_path;
+use crate::process::run;
+
+/// Debian asks this program whether a package may start its service.
+const SERVICE_POLICY: &str = "/usr/sbin/policy-rc.d";
+/// Its answer for "no, and that is no error".
+const SERVICE_POLICY_TEXT: &str = "#!/bin/sh\nexit 101\n";
+
+pub(super) fn is_possible() -> bool {
+    is_root() && find_in_path("apt-get").is_some()
+}
+
+pub(super) fn packages(names: &[&str]) -> Result<()> {
+    println!("installing {}", names.join(", "));
+    let _policy = NoServices::declare(PathBuf::from(SERVICE_POLICY))?;
+    run(apt_get().args(["update", "--quiet"]))?;
+    run(apt_get()
+        .args(["install", "--quiet", "--yes", "--no-install-recommends"])
+        .args(names))
+}
+
+fn apt_get() -> Command {
+    let mut command = Command::new("apt-get");
+    command.env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+pub(super) fn is_root() -> bool {
+    numeric_id("-u", None) == Some(0)
+}
+
+/// The user (`-u`) or group (`-g`) id of a user, or our own.
+pub(super) fn numeric_id(which: &str, user: Option<&str>) -> Option<u32> {
+    let output = Command::new("id").arg(which).args(user).output().ok()?;
+    if !output.status.success() {
+        return None;
+    }
+    String::from_utf8(output.stdout).ok()?.trim().parse().ok()
+}
+
+/// Keeps packages from starting the distribution's own service, which would take the usual
+/// port and outlive us. Undone when dropped.
+struct NoServices {
+    /// None when the machine has a policy already: that one stands.
+    created: Option<PathBuf>,
+}
+
+impl NoServices {
+    fn declare(path: PathBuf) -> Result<Self> {
+        match OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o755)
+            .open(&path)
+        {
+            Ok(mut file) => {
+                let policy = Self {
+                    created: Some(path),
+                };
+                file.write_all(SERVICE_POLICY_TEXT.as_bytes())?;
+                Ok(policy)
+            }
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Self { created: None }),
+            Err(error) => Err(error).with_context(|| format!("cannot write {}", path.display())),
+        }
+    }
+}
+
+impl Drop for NoServices {
+    fn drop(&mut self) {
+        if let Some(path) = &self.created
+            && let Err(error) = fs::remove_file(path)
+        {
+            eprintln!("remove {} by hand: {error}", path.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_service_policy_is_undone_unless_it_was_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("policy-rc.d");
+        drop(NoServices::declare(path.clone()).unwrap());
+        assert!(!path.exists());
+
+        fs::write(&path, "theirs").unwrap();
+        drop(NoServices::declare(path.clone()).unwrap());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+    }
+}

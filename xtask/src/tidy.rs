@@ -1,0 +1,54 @@
+//! `cargo xtask tidy`: the house rules that no other tool checks.
+//!
+//! Every check is a function from a [`Tree`] to problems; each problem says the rule and the
+//! way out. The checks read text, not syntax: they are kept simple, and a rule that needs more
+//! than a line to be recognised belongs in clippy.
+
+mod core_tree;
+mod links;
+mod manifests;
+mod names;
+mod paths;
+mod sql;
+mod state_machine;
+mod tests_and_leftovers;
+mod tree;
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+
+use tree::{Problem, Tree};
+
+pub(crate) fn run_all(root: &Path) -> Result<()> {
+    let tree = Tree::read(root)?;
+    let mut problems = check(&tree);
+    problems.extend(core_tree::check(&core_tree::metadata(root)?)?);
+    problems.sort();
+
+    for problem in &problems {
+        println!("{problem}");
+    }
+    if !problems.is_empty() {
+        bail!("tidy found {} problem(s)", problems.len());
+    }
+    println!("tidy: {} files follow the house rules", tree.len());
+    Ok(())
+}
+
+fn check(tree: &Tree) -> Vec<Problem> {
+    let checks = [
+        links::check,
+        manifests::check,
+        names::check,
+        names::check_length,
+        paths::check,
+        sql::check_sources,
+        sql::check_queries,
+        state_machine::check,
+        tests_and_leftovers::check_leftovers,
+        tests_and_leftovers::check_ignored,
+        tests_and_leftovers::check_sleeps,
+    ];
+    checks.iter().flat_map(|check| check(tree)).collect()
+}
