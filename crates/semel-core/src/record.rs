@@ -1,0 +1,333 @@
+//! What a store remembers of an operation.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use uuid::Uuid;
+
+use crate::{Fingerprint, Identity, Timestamp, Windows};
+
+/// One operation: who asked for what, and how far it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// The opaque public name, new for every record.
+    pub id: OperationId,
+    /// Tenant, command and key.
+    pub identity: Identity,
+    /// What the client asked for when the key was first used.
+    pub fingerprint: Fingerprint,
+    /// Starts at 1 and grows by one with every grant of execution.
+    pub attempt: u32,
+    /// Where the operation stands.
+    pub state: State,
+    /// The last phase that committed, where the operation has phases.
+    pub recovery: Option<RecoveryPoint>,
+    /// What the operation created, where the application said so.
+    pub resource: Option<Resource>,
+    /// How long the outcome will be remembered.
+    pub windows: Windows,
+    /// Why the operation is where it is, where that needs a reason.
+    pub last_error: Option<Code>,
+    /// Who moved it out of `unknown`, where somebody did.
+    pub resolved_by: Option<Box<str>>,
+    /// When the key was first used.
+    pub created_at: Timestamp,
+    /// When anything of this record last changed.
+    pub updated_at: Timestamp,
+}
+
+/// Where an operation stands. There are five states, and no sixth is needed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// An attempt owns the execution until its lease runs out.
+    InProgress(Lease),
+    /// The unit of work is over, with success or with a final failure.
+    Completed(Completed),
+    /// It is proven that nothing happened; the next request may execute.
+    FailedRetryable {
+        /// When this stops being remembered.
+        expires_at: Timestamp,
+    },
+    /// It may have happened. Only reconciliation leads out of here.
+    Unknown(Unresolved),
+    /// The replay window is over: a tombstone without a response.
+    Expired {
+        /// When the tombstone itself may go.
+        purge_at: Timestamp,
+    },
+}
+
+/// The right of one attempt to execute, for a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// Who executes; for people, since the fence is what protects.
+    pub owner: Owner,
+    /// Until when the owner is believed to be alive.
+    pub locked_until: Timestamp,
+}
+
+/// How an operation ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// What every retry is given.
+    pub response: Response,
+    /// When it ended.
+    pub completed_at: Timestamp,
+    /// When replaying stops: at this instant it is over.
+    pub expires_at: Timestamp,
+    /// When the body goes, where it goes before the rest.
+    pub body_expires_at: Option<Timestamp>,
+}
+
+/// What is known about finding out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unresolved {
+    /// When reconciliation next looks.
+    pub reconcile_after: Timestamp,
+    /// How often it has looked.
+    pub reconcile_attempts: u32,
+    /// Since when this waits for a person instead.
+    pub dead_lettered_at: Option<Timestamp>,
+}
+
+/// A [`State`] without its data: the word that is stored, filtered by and shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Status {
+    /// See [`State::InProgress`].
+    InProgress,
+    /// See [`State::Completed`].
+    Completed,
+    /// See [`State::FailedRetryable`].
+    FailedRetryable,
+    /// See [`State::Unknown`].
+    Unknown,
+    /// See [`State::Expired`].
+    Expired,
+}
+
+/// What was sent to the first caller, and is sent to every other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Response {
+    /// The HTTP status, or the application's own code.
+    pub status: u16,
+    /// The stored headers, all lines, in order. Values are bytes: not all are text.
+    pub headers: Vec<(Box<str>, Bytes)>,
+    /// The body, exactly. `None` where it is not stored (too large, dropped, erased),
+    /// which is not the same as an empty one.
+    pub body: Option<Bytes>,
+    /// Which version of the API's representation this is; 0 where the API has none.
+    pub schema_version: u16,
+}
+
+/// Where an operation made of phases stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecoveryPoint {
+    /// The name of the last phase that committed.
+    pub name: Box<str>,
+    /// What that phase left for later ones.
+    pub data: Bytes,
+}
+
+/// What an operation created, for callers whose response is no longer stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// For example `payment`.
+    pub kind: Box<str>,
+    /// For example `pay_789`.
+    pub id: Box<str>,
+}
+
+/// One grant of execution: every write of its holder names it, and no other grant is ever
+/// named the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fence {
+    /// The record.
+    pub id: OperationId,
+    /// The attempt within it.
+    pub attempt: u32,
+}
+
+/// The opaque public name of an operation: a UUIDv7, so that names sort by creation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct OperationId(Uuid);
+
+/// A stable machine-readable reason, such as `in_progress_lock_expired`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Code(Cow<'static, str>);
+
+/// Who executes, in words for people: host, process, task.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Owner(Arc<str>);
+
+impl Record {
+    /// What the holder of the current attempt must name in every write.
+    pub fn fence(&self) -> Fence {
+        Fence {
+            id: self.id,
+            attempt: self.attempt,
+        }
+    }
+}
+
+impl State {
+    /// This state's word.
+    pub fn status(&self) -> Status {
+        match self {
+            Self::InProgress(_) => Status::InProgress,
+            Self::Completed(_) => Status::Completed,
+            Self::FailedRetryable { .. } => Status::FailedRetryable,
+            Self::Unknown(_) => Status::Unknown,
+            Self::Expired { .. } => Status::Expired,
+        }
+    }
+}
+
+impl Status {
+    /// All five, in the order of a life.
+    pub const ALL: [Self; 5] = [
+        Self::InProgress,
+        Self::Completed,
+        Self::FailedRetryable,
+        Self::Unknown,
+        Self::Expired,
+    ];
+
+    /// The word as it is stored and shown.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::InProgress => "in_progress",
+            Self::Completed => "completed",
+            Self::FailedRetryable => "failed_retryable",
+            Self::Unknown => "unknown",
+            Self::Expired => "expired",
+        }
+    }
+
+    /// The status of that word, if there is one.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == word)
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl OperationId {
+    /// A new name, greater than all that this process made before.
+    pub fn generate() -> Self {
+        Self(Uuid::now_v7())
+    }
+
+    /// The name with these bytes, as a store kept them.
+    pub fn from_bytes(bytes: [u8; 16]) -> Self {
+        Self(Uuid::from_bytes(bytes))
+    }
+
+    /// The bytes of the name, which sort as the names do.
+    pub fn as_bytes(&self) -> &[u8; 16] {
+        self.0.as_bytes()
+    }
+}
+
+impl fmt::Display for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl fmt::Debug for OperationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::str::FromStr for OperationId {
+    type Err = uuid::Error;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        text.parse().map(Self)
+    }
+}
+
+impl Code {
+    /// Longest code, in bytes: it is an identifier, not a message.
+    pub const MAX_BYTES: usize = 64;
+
+    /// The lease ran out before the owner said how it ended.
+    pub const LEASE_EXPIRED: Self = Self(Cow::Borrowed("in_progress_lock_expired"));
+
+    /// A code, cut at [`Code::MAX_BYTES`] where it is longer.
+    pub fn new(code: impl Into<Cow<'static, str>>) -> Self {
+        let mut code = code.into();
+        if code.len() > Self::MAX_BYTES {
+            let end = code.floor_char_boundary(Self::MAX_BYTES);
+            code.to_mut().truncate(end);
+        }
+        Self(code)
+    }
+
+    /// The code's text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&'static str> for Code {
+    fn from(code: &'static str) -> Self {
+        Self::new(code)
+    }
+}
+
+impl fmt::Display for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Owner {
+    /// The owner's text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl<T: Into<Arc<str>>> From<T> for Owner {
+    fn from(owner: T) -> Self {
+        Self(owner.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn status_words_lead_back() {
+        for status in Status::ALL {
+            assert_eq!(Status::from_word(status.as_str()), Some(status));
+        }
+        assert_eq!(Status::from_word("failed"), None);
+    }
+
+    #[test]
+    fn operation_ids_grow_and_lead_back() {
+        let ids: Vec<_> = (0..1000).map(|_| OperationId::generate()).collect();
+        assert!(ids.is_sorted_by(|a, b| a < b));
+        for id in ids {
+            assert_eq!(OperationId::from_bytes(*id.as_bytes()), id);
+            assert_eq!(id.to_string().parse::<OperationId>().unwrap(), id);
+        }
+    }
+
+    #[test]
+    fn a_code_is_cut_between_characters() {
+        let code = Code::new("é".repeat(40));
+        assert_eq!(code.as_str(), "é".repeat(32));
+        assert_eq!(Code::new("x".repeat(65)).as_str().len(), Code::MAX_BYTES);
+    }
+}

@@ -1,0 +1,276 @@
+//! The one truth: what each event makes of a record.
+//!
+//! Every function here takes the record as it is (or its absence), the event, and the
+//! present instant, and gives back the record as it will be together with the answer. None
+//! reads a clock, waits, or fails. A store performs the same change as a guarded write.
+//!
+//! The verbs of the request path are in [`reserve`](fn@reserve) and the functions of the
+//! holder ([`complete`], [`release`], [`evict`], [`mark_unknown`], [`heartbeat`],
+//! [`advance`]); the rest happens out of band. [`apply`] is the same as one function over
+//! one [`Event`], for whoever replays or explores histories.
+
+mod holder;
+mod maintenance;
+mod reserve;
+
+use std::time::Duration;
+
+pub use holder::{advance, complete, evict, heartbeat, mark_unknown, release};
+pub use maintenance::{claim_due, dead_letter, drop_body, erase, expire, purge, resolve, sweep};
+pub use reserve::reserve;
+
+use crate::{
+    Backoff, Code, Fence, Fingerprints, Identity, OperationId, Owner, Policy, Record,
+    RecoveryPoint, Resource, Response, Status, Timestamp,
+};
+
+/// What an event leaves behind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transition<A> {
+    /// The record from now on; `None` where there is none.
+    pub record: Option<Record>,
+    /// What the one who caused the event is told.
+    pub answer: A,
+}
+
+/// Everything that can happen to a record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A client asks to execute.
+    Reserve(Reserve),
+    /// The holder says how it ended.
+    Complete(Fence, Completion),
+    /// The holder has proof that nothing happened.
+    Release(Fence, Code),
+    /// As `Release`, and nothing is to be remembered.
+    Evict(Fence),
+    /// The holder cannot say whether it happened.
+    MarkUnknown(Fence, Code),
+    /// The holder is alive, for this much longer.
+    Heartbeat(Fence, Duration),
+    /// The holder committed a phase.
+    Advance(Fence, RecoveryPoint),
+    /// A lease may have run out.
+    Sweep,
+    /// A reconciler wants to look, and will look again after the backoff.
+    ClaimDue(Backoff),
+    /// Somebody found out.
+    Resolve(Resolve),
+    /// Nobody will find out without a person.
+    DeadLetter(Fence, Code),
+    /// The replay window may be over.
+    Expire,
+    /// The body's time may be over.
+    DropBody,
+    /// The tombstone's time may be over.
+    Purge,
+    /// A person's data is to be removed.
+    Erase,
+}
+
+/// What an [`Event`] is answered with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// To [`Event::Reserve`].
+    Decision(Decision),
+    /// To what a holder said.
+    Held(Held),
+    /// To [`Event::Resolve`] and [`Event::DeadLetter`].
+    Resolution(Resolution),
+    /// To what happens out of band: whether it applied.
+    Applied(bool),
+}
+
+/// A client asks to execute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// The name of the record, should there be a new one.
+    pub id: OperationId,
+    /// Tenant, command and key.
+    pub identity: Identity,
+    /// What is asked for, in every fingerprint version there is.
+    pub fingerprints: Fingerprints,
+    /// Who will execute.
+    pub owner: Owner,
+    /// How the operation is guarded.
+    pub policy: Policy,
+}
+
+/// What a client's request may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Decision {
+    /// Execute. The only answer, with `Resume`, that lets anything happen.
+    Execute(Grant),
+    /// Execute from the recovery point on.
+    Resume(Grant),
+    /// Give the client the stored response.
+    Replay(Replay),
+    /// Somebody is executing.
+    InProgress(InProgress),
+    /// It may have happened; come back later.
+    Unknown(Unknown),
+    /// The key was used for something else. Says nothing about that.
+    KeyMisuse {
+        /// The operation that the key belongs to.
+        id: OperationId,
+    },
+    /// It happened too long ago to say how it ended.
+    Expired(Expired),
+}
+
+/// The right to execute once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// What every write must name.
+    pub fence: Fence,
+    /// Until when, unless a heartbeat comes.
+    pub locked_until: Timestamp,
+    /// What an earlier attempt committed, if anything.
+    pub recovery: Option<RecoveryPoint>,
+}
+
+/// A stored response, and what belongs to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replay {
+    /// The operation.
+    pub id: OperationId,
+    /// What the first caller was sent.
+    pub response: Response,
+    /// What was created, for when the body is no longer stored.
+    pub resource: Option<Resource>,
+    /// When replaying stops.
+    pub expires_at: Timestamp,
+}
+
+/// An execution that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InProgress {
+    /// The operation and its running attempt.
+    pub fence: Fence,
+    /// Until when its owner is believed to be alive.
+    pub locked_until: Timestamp,
+}
+
+/// An outcome that nobody knows yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unknown {
+    /// The operation.
+    pub id: OperationId,
+    /// When reconciliation next looks.
+    pub reconcile_after: Timestamp,
+    /// Whether it waits for a person.
+    pub dead_lettered: bool,
+}
+
+/// An operation whose replay window is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Expired {
+    /// The operation.
+    pub id: OperationId,
+    /// What it created.
+    pub resource: Option<Resource>,
+}
+
+/// How an execution ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// What every retry will be given.
+    pub response: Response,
+    /// What was created.
+    pub resource: Option<Resource>,
+}
+
+/// What the holder of an attempt is told of its write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// It is written.
+    Applied,
+    /// It was written before, by the same attempt with the same content.
+    Repeated,
+    /// Nothing is written: the attempt no longer owns the record.
+    Fenced(Fenced),
+}
+
+/// What stands in the way of a fenced write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fenced {
+    /// The record's status and attempt; `None` where there is no such record.
+    pub found: Option<(Status, u32)>,
+}
+
+/// A verdict on an unknown operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolve {
+    /// The attempt that the verdict is about. A verdict on attempt n says nothing about
+    /// attempt n + 1, however alike their states look.
+    pub fence: Fence,
+    /// What was found.
+    pub verdict: Verdict,
+    /// Who found it: a reconciler, a webhook's source, a person.
+    pub by: Box<str>,
+}
+
+/// What reconciliation found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It happened, with success or with a final failure.
+    Completed(Completion),
+    /// It is proven that it did not happen. Absence downstream alone is no proof.
+    NotExecuted(Code),
+    /// Still nobody knows; why not, and when to look again.
+    StillUnknown(Code, Timestamp),
+}
+
+/// What the one who passed a verdict is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Resolution {
+    /// The verdict stands.
+    Applied,
+    /// Nothing is written: the record is not unknown, or not at that attempt.
+    Fenced(Fenced),
+}
+
+/// Applies one event. See the functions of this module for each.
+pub fn apply(record: Option<Record>, event: Event, now: Timestamp) -> Transition<Answer> {
+    match event {
+        Event::Reserve(request) => reserve(record, request, now).map(Answer::Decision),
+        Event::Complete(fence, end) => complete(record, fence, end, now).map(Answer::Held),
+        Event::Release(fence, code) => release(record, fence, code, now).map(Answer::Held),
+        Event::Evict(fence) => evict(record, fence).map(Answer::Held),
+        Event::MarkUnknown(fence, code) => mark_unknown(record, fence, code, now).map(Answer::Held),
+        Event::Heartbeat(fence, lease) => heartbeat(record, fence, lease, now).map(Answer::Held),
+        Event::Advance(fence, point) => advance(record, fence, point, now).map(Answer::Held),
+        Event::Sweep => sweep(record, now).map(Answer::Applied),
+        Event::ClaimDue(backoff) => claim_due(record, backoff, now).map(Answer::Applied),
+        Event::Resolve(verdict) => resolve(record, verdict, now).map(Answer::Resolution),
+        Event::DeadLetter(fence, code) => {
+            dead_letter(record, fence, code, now).map(Answer::Resolution)
+        }
+        Event::Expire => expire(record, now).map(Answer::Applied),
+        Event::DropBody => drop_body(record, now).map(Answer::Applied),
+        Event::Purge => purge(record, now).map(Answer::Applied),
+        Event::Erase => erase(record, now).map(Answer::Applied),
+    }
+}
+
+impl<A> Transition<A> {
+    fn new(record: Option<Record>, answer: A) -> Self {
+        Self { record, answer }
+    }
+
+    fn map<B>(self, answer: impl FnOnce(A) -> B) -> Transition<B> {
+        Transition {
+            record: self.record,
+            answer: answer(self.answer),
+        }
+    }
+}
+
+impl Fenced {
+    /// What `record` shows to somebody whose write it refuses.
+    pub fn by(record: Option<&Record>) -> Self {
+        Self {
+            found: record.map(|record| (record.state.status(), record.attempt)),
+        }
+    }
+}

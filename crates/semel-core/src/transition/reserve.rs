@@ -1,0 +1,134 @@
+//! A client asks to execute.
+
+use super::holder::lose;
+use super::{Decision, Expired, Grant, InProgress, Replay, Reserve, Transition, Unknown};
+use crate::{Code, Completed, Lease, OnExpired, Record, Stale, State, Timestamp, Unresolved};
+
+/// Decides what a client's request may do, in the order in which it must be checked: the
+/// fingerprint before everything, or a misuser learns how far another request came.
+pub fn reserve(record: Option<Record>, request: Reserve, now: Timestamp) -> Transition<Decision> {
+    let Some(record) = record else {
+        return begin(request, now);
+    };
+    if !request.fingerprints.matches(record.fingerprint) {
+        let id = record.id;
+        return Transition::new(Some(record), Decision::KeyMisuse { id });
+    }
+    match &record.state {
+        State::Completed(completed) if now < completed.expires_at => {
+            let replay = replay(&record, completed);
+            Transition::new(Some(record), Decision::Replay(replay))
+        }
+        // The window is over now, whether or not the sweeper came by.
+        State::Completed(_) | State::Expired { .. } => window_over(record, request, now),
+        State::InProgress(lease) if now < lease.locked_until => {
+            let running = InProgress {
+                fence: record.fence(),
+                locked_until: lease.locked_until,
+            };
+            Transition::new(Some(record), Decision::InProgress(running))
+        }
+        State::InProgress(_) => lease_over(record, request, now),
+        State::FailedRetryable { .. } => grant_again(record, request, now).map(Decision::Execute),
+        State::Unknown(unresolved) => {
+            let unknown = unknown(&record, *unresolved);
+            Transition::new(Some(record), Decision::Unknown(unknown))
+        }
+    }
+}
+
+/// Nothing is remembered: the first attempt.
+fn begin(request: Reserve, now: Timestamp) -> Transition<Decision> {
+    let locked_until = now.saturating_add(request.policy.lease);
+    let record = Record {
+        id: request.id,
+        identity: request.identity,
+        fingerprint: request.fingerprints.newest(),
+        attempt: 1,
+        state: State::InProgress(Lease {
+            owner: request.owner,
+            locked_until,
+        }),
+        recovery: None,
+        resource: None,
+        windows: request.policy.windows,
+        last_error: None,
+        resolved_by: None,
+        created_at: now,
+        updated_at: now,
+    };
+    let grant = Grant {
+        fence: record.fence(),
+        locked_until,
+        recovery: None,
+    };
+    Transition::new(Some(record), Decision::Execute(grant))
+}
+
+/// The attempt before is proven not to have executed, or left a point to go on from.
+fn grant_again(record: Record, request: Reserve, now: Timestamp) -> Transition<Grant> {
+    let locked_until = now.saturating_add(request.policy.lease);
+    let record = Record {
+        attempt: record.attempt.saturating_add(1),
+        state: State::InProgress(Lease {
+            owner: request.owner,
+            locked_until,
+        }),
+        windows: request.policy.windows,
+        last_error: None,
+        updated_at: now,
+        ..record
+    };
+    let grant = Grant {
+        fence: record.fence(),
+        locked_until,
+        recovery: record.recovery.clone(),
+    };
+    Transition::new(Some(record), grant)
+}
+
+/// The owner is silent. It may have executed, so nobody else does, unless the operation is
+/// made to be resumed.
+fn lease_over(record: Record, request: Reserve, now: Timestamp) -> Transition<Decision> {
+    match request.policy.stale {
+        Stale::Resume if request.policy.recovery_points => {
+            grant_again(record, request, now).map(Decision::Resume)
+        }
+        Stale::Resume | Stale::Unknown => {
+            let (record, unresolved) = lose(record, Code::LEASE_EXPIRED, now);
+            let unknown = unknown(&record, unresolved);
+            Transition::new(Some(record), Decision::Unknown(unknown))
+        }
+    }
+}
+
+/// The replay window is over.
+fn window_over(record: Record, request: Reserve, now: Timestamp) -> Transition<Decision> {
+    match request.policy.on_expired {
+        OnExpired::Reject => {
+            let expired = Expired {
+                id: record.id,
+                resource: record.resource.clone(),
+            };
+            Transition::new(Some(record), Decision::Expired(expired))
+        }
+        OnExpired::Execute => begin(request, now),
+    }
+}
+
+fn replay(record: &Record, completed: &Completed) -> Replay {
+    Replay {
+        id: record.id,
+        response: completed.response.clone(),
+        resource: record.resource.clone(),
+        expires_at: completed.expires_at,
+    }
+}
+
+fn unknown(record: &Record, unresolved: Unresolved) -> Unknown {
+    Unknown {
+        id: record.id,
+        reconcile_after: unresolved.reconcile_after,
+        dead_lettered: unresolved.dead_lettered_at.is_some(),
+    }
+}
