@@ -1,0 +1,41 @@
+//! The `semel` command.
+
+mod fingerprint;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Safe retries for HTTP APIs.
+#[derive(Parser)]
+#[command(name = "semel", version, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print the fingerprint of a request body
+    Fingerprint(fingerprint::Args),
+}
+
+/// 0 fine, 1 failure; usage errors end in `clap` with 2.
+fn main() -> ExitCode {
+    let ended = match Cli::parse().command {
+        Command::Fingerprint(args) => fingerprint::run(&args),
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            report(&error);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Standard error is where a command's reasons belong, and its only user is this function.
+#[allow(clippy::print_stderr)]
+fn report(error: &anyhow::Error) {
+    eprintln!("semel: {error:#}");
+}
