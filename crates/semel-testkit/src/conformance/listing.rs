@@ -1,0 +1,224 @@
+//! Lists: newest first, page by page, filtered.
+
+use semel_core::store::{MAX_BATCH, Query, Summary};
+use semel_core::{KeyScope, OperationId, Reserve, Status};
+
+use super::fixture::{WINDOWS, completion, identity, request, request_for, together};
+use super::{Fixture, Subject};
+
+fn ids(operations: &[Summary]) -> Vec<OperationId> {
+    operations
+        .iter()
+        .map(|operation| operation.fence.id)
+        .collect()
+}
+
+/// Most pages that any list here has: a cursor that stands still must not hang the case.
+const MAX_PAGES: usize = 100;
+
+/// All pages of a list, each checked to be full except the last.
+async fn all_pages<S: Subject>(f: &Fixture<S>, query: Query) -> Vec<Summary> {
+    let mut all = Vec::new();
+    let mut query = query;
+    for _ in 0..MAX_PAGES {
+        let page = f.list(query.clone()).await;
+        let full = page.operations.len() == query.page_size();
+        all.extend(page.operations);
+        match page.next {
+            Some(next) => {
+                assert!(full, "a page that is not full says there is another");
+                assert_eq!(Some(next), ids(&all).last().copied(), "the page ends there");
+                query.before = Some(next);
+            }
+            None => return all,
+        }
+    }
+    panic!("the list has no end: {query:?}");
+}
+
+/// Records in every state, of several tenants, operations and keys, oldest first.
+async fn some_of_everything<S: Subject>(f: &Fixture<S>) -> Vec<Summary> {
+    let mut all = Vec::new();
+    let names = ["tenant-1", "tenant-2"]
+        .into_iter()
+        .flat_map(|tenant| ["pay", "refund"].map(|operation| (tenant, operation)));
+    for (tenant, operation) in names {
+        for state in [
+            "running",
+            "done",
+            "released",
+            "lost",
+            "set-aside",
+            "tombstone",
+        ] {
+            all.push(request_for(identity(tenant, operation, state)));
+        }
+    }
+    all.push(request_for(
+        identity("tenant-1", "pay", "done").scoped(KeyScope::Tenant),
+    ));
+    for pass in [true, false] {
+        for asked in &all {
+            let old = asked.identity.key().as_str() == "tombstone";
+            if old == pass {
+                bring(f, asked.clone()).await;
+            }
+        }
+        if pass {
+            f.clock.advance(WINDOWS.replay);
+            assert_eq!(f.expire(100).await, 4);
+        }
+    }
+    let mut summaries = Vec::new();
+    for asked in all {
+        summaries.push(Summary::from(&f.record(asked.id).await));
+    }
+    summaries
+}
+
+async fn bring<S: Subject>(f: &Fixture<S>, asked: Reserve) {
+    let state = asked.identity.key().as_str().to_owned();
+    let grant = f.execute(asked).await;
+    match state.as_str() {
+        "done" | "tombstone" => drop(f.complete(grant.fence, completion("paid")).await),
+        "released" => drop(f.release(grant.fence).await),
+        "lost" => drop(f.mark_unknown(grant.fence).await),
+        "set-aside" => {
+            f.mark_unknown(grant.fence).await;
+            f.dead_letter(grant.fence, "person".into()).await;
+        }
+        _ => {}
+    }
+}
+
+/// An empty store has an empty list.
+pub async fn an_empty_store_has_an_empty_list<S: Subject>(f: Fixture<S>) {
+    assert_eq!(
+        f.list(Query::default()).await,
+        semel_core::store::Page::default()
+    );
+}
+
+/// The newest comes first, with all that a list shows.
+pub async fn the_newest_comes_first<S: Subject>(f: Fixture<S>) {
+    let mut expected = some_of_everything(&f).await;
+    expected.reverse();
+    assert_eq!(f.list(Query::default()).await.operations, expected);
+}
+
+/// Every filter, and every two of them, admits exactly what it says, on pages of any size.
+pub async fn every_filter_and_their_combinations<S: Subject>(f: Fixture<S>) {
+    let mut everything = some_of_everything(&f).await;
+    everything.reverse();
+    let filters = filters();
+    for (place, one) in filters.iter().enumerate() {
+        for two in &filters[place..] {
+            let query = Query {
+                status: one.status.or(two.status),
+                tenant: one.tenant.clone().or_else(|| two.tenant.clone()),
+                operation: one.operation.clone().or_else(|| two.operation.clone()),
+                key: one.key.clone().or_else(|| two.key.clone()),
+                dead_lettered: one.dead_lettered.or(two.dead_lettered),
+                before: None,
+                limit: 3,
+            };
+            let expected = everything
+                .iter()
+                .filter(|operation| query.admits(operation));
+            let expected: Vec<_> = expected.cloned().collect();
+            assert_eq!(all_pages(&f, query.clone()).await, expected, "{query:?}");
+        }
+    }
+}
+
+fn filters() -> Vec<Query> {
+    let mut filters = vec![
+        Query::default(),
+        Query {
+            tenant: Some("tenant-1".into()),
+            ..Query::default()
+        },
+        Query {
+            tenant: Some("TENANT-1".into()),
+            ..Query::default()
+        },
+        Query {
+            operation: Some("refund".into()),
+            ..Query::default()
+        },
+        Query {
+            key: Some("done".into()),
+            ..Query::default()
+        },
+    ];
+    filters.extend(Status::ALL.map(|status| Query {
+        status: Some(status),
+        ..Query::default()
+    }));
+    filters.extend([true, false].map(|dead| Query {
+        dead_lettered: Some(dead),
+        ..Query::default()
+    }));
+    filters
+}
+
+/// A page that is exactly full and the last has no next.
+pub async fn a_page_exactly_full_is_the_last<S: Subject>(f: Fixture<S>) {
+    for place in 0..4 {
+        f.execute(request(&format!("k{place}"))).await;
+    }
+    for (limit, more) in [(3, true), (4, false), (5, false)] {
+        let query = Query {
+            limit,
+            ..Query::default()
+        };
+        let page = f.list(query).await;
+        assert_eq!(page.operations.len(), limit.min(4));
+        assert_eq!(page.next.is_some(), more, "limit {limit}");
+    }
+}
+
+/// What arrives meanwhile does not move the pages that follow.
+pub async fn pages_stand_still_while_new_ones_arrive<S: Subject>(f: Fixture<S>) {
+    let mut expected = Vec::new();
+    for place in 0..6 {
+        expected.insert(0, f.execute(request(&format!("k{place}"))).await.fence.id);
+    }
+    let mut query = Query {
+        limit: 2,
+        ..Query::default()
+    };
+    let mut seen = Vec::new();
+    for _ in 0..MAX_PAGES {
+        let page = f.list(query.clone()).await;
+        seen.extend(ids(&page.operations));
+        f.execute(request(&format!("new-{}", seen.len()))).await;
+        match page.next {
+            Some(next) => query.before = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(seen, expected);
+}
+
+/// No limit and a limit beyond the bound are the bound.
+pub async fn a_page_is_bounded<S: Subject>(f: Fixture<S>) {
+    let count = MAX_BATCH + 1;
+    let asked = (0..count)
+        .map(|place| request(&format!("k{place}")))
+        .collect();
+    together(&f.store, asked, |store, request| async move {
+        store.reserve(request).await.expect("reserve");
+    })
+    .await;
+    for limit in [0, MAX_BATCH, MAX_BATCH + 1, usize::MAX] {
+        let query = Query {
+            limit,
+            ..Query::default()
+        };
+        let page = f.list(query).await;
+        assert_eq!(page.operations.len(), MAX_BATCH, "limit {limit}");
+        assert!(page.next.is_some(), "limit {limit}");
+    }
+    assert_eq!(all_pages(&f, Query::default()).await.len(), count);
+}

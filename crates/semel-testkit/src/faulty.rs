@@ -1,0 +1,356 @@
+//! A store that fails where failing hurts.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use semel_core::store::{Error, Page, Query, Result};
+use semel_core::{
+    Backoff, Code, Completion, Decision, Fence, Held, Identity, Inspect, Maintain, OperationId,
+    Record, RecoveryPoint, Reserve, Resolution, Resolve, Store,
+};
+use tokio::sync::watch;
+
+/// A store that does what the one inside does, except where the plan says otherwise.
+/// Clones share store and plan.
+///
+/// ```
+/// use semel_core::{Memory, Store};
+/// use semel_testkit::faulty::{Fault, Faulty, Verb};
+///
+/// let store = Faulty::new(Memory::default());
+/// store.next(Verb::Complete, Fault::FailAfter);
+/// // The next `complete` is performed, and its caller is told that nobody knows.
+/// ```
+pub struct Faulty<S> {
+    inner: Arc<S>,
+    plan: Arc<Mutex<Plan>>,
+}
+
+/// What goes wrong with one call.
+#[derive(Clone, Debug)]
+pub enum Fault {
+    /// Nothing is performed: [`Error::Unavailable`].
+    FailBefore,
+    /// It is performed, and the answer is lost: [`Error::Ambiguous`].
+    FailAfter,
+    /// It is performed when the gate opens. A caller that gives up does not take it back.
+    HoldBefore(Gate),
+    /// It is performed at once, and answered when the gate opens.
+    HoldAfter(Gate),
+    /// The caller is told [`Error::Ambiguous`] at once; it is performed when the gate opens.
+    LandLate(Gate),
+}
+
+/// A call, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// [`Store::reserve`]
+    Reserve,
+    /// [`Store::complete`]
+    Complete,
+    /// [`Store::release`]
+    Release,
+    /// [`Store::evict`]
+    Evict,
+    /// [`Store::mark_unknown`]
+    MarkUnknown,
+    /// [`Store::heartbeat`]
+    Heartbeat,
+    /// [`Store::advance`]
+    Advance,
+    /// [`Maintain::sweep`]
+    Sweep,
+    /// [`Maintain::claim_due`]
+    ClaimDue,
+    /// [`Maintain::resolve`]
+    Resolve,
+    /// [`Maintain::dead_letter`]
+    DeadLetter,
+    /// [`Maintain::expire`]
+    Expire,
+    /// [`Maintain::drop_bodies`]
+    DropBodies,
+    /// [`Maintain::purge`]
+    Purge,
+    /// [`Maintain::erase`]
+    Erase,
+    /// [`Inspect::find`]
+    Find,
+    /// [`Inspect::find_identity`]
+    FindIdentity,
+    /// [`Inspect::list`]
+    List,
+}
+
+/// A gate that a test opens: the way to delay a call without sleeping. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Gate {
+    state: Arc<watch::Sender<Passage>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Passage {
+    arrived: usize,
+    performed: usize,
+    open: bool,
+}
+
+/// Decides by verb and by the number of calls before it.
+type Rule = Box<dyn FnMut(Verb, usize) -> Option<Fault> + Send>;
+
+#[derive(Default)]
+struct Plan {
+    queue: VecDeque<(Option<Verb>, Fault)>,
+    rule: Option<Rule>,
+    calls: usize,
+}
+
+impl<S> Faulty<S> {
+    /// A store that fails nowhere yet.
+    pub fn new(inner: S) -> Self {
+        Self {
+            inner: Arc::new(inner),
+            plan: Arc::default(),
+        }
+    }
+
+    /// The store inside, which does not fail.
+    pub fn inner(&self) -> &S {
+        &self.inner
+    }
+
+    /// What happens to the next call of that verb; called again, to the one after.
+    pub fn next(&self, verb: Verb, fault: Fault) {
+        self.plan().queue.push_back((Some(verb), fault));
+    }
+
+    /// What happens to the next call, whatever it is.
+    pub fn next_call(&self, fault: Fault) {
+        self.plan().queue.push_back((None, fault));
+    }
+
+    /// Asks `rule` about every call for which nothing is queued: by its verb, and by how
+    /// many calls there were before it.
+    pub fn when(&self, rule: impl FnMut(Verb, usize) -> Option<Fault> + Send + 'static) {
+        self.plan().rule = Some(Box::new(rule));
+    }
+
+    /// Forgets all plans. What is held stays held.
+    pub fn heal(&self) {
+        let mut plan = self.plan();
+        plan.queue.clear();
+        plan.rule = None;
+    }
+
+    /// How many calls there were.
+    pub fn calls(&self) -> usize {
+        self.plan().calls
+    }
+
+    fn plan(&self) -> MutexGuard<'_, Plan> {
+        self.plan.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Plan {
+    fn fault(&mut self, verb: Verb) -> Option<Fault> {
+        let before = self.calls;
+        self.calls += 1;
+        let place = self
+            .queue
+            .iter()
+            .position(|(wanted, _)| wanted.is_none_or(|wanted| wanted == verb));
+        match place {
+            Some(place) => self.queue.remove(place).map(|(_, fault)| fault),
+            None => self.rule.as_mut().and_then(|rule| rule(verb, before)),
+        }
+    }
+}
+
+impl<S: Send + Sync + 'static> Faulty<S> {
+    async fn call<T, F>(&self, verb: Verb, perform: impl FnOnce(Arc<S>) -> F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let fault = self.plan().fault(verb);
+        let performed = perform(Arc::clone(&self.inner));
+        match fault {
+            None => performed.await,
+            Some(Fault::FailBefore) => Err(Error::Unavailable {
+                reason: format!("{verb:?} was planned to fail before it is performed").into(),
+                source: None,
+            }),
+            Some(Fault::FailAfter) => {
+                performed.await?;
+                Err(ambiguous(verb))
+            }
+            Some(Fault::HoldBefore(gate)) => {
+                go_on(verb, async move {
+                    gate.pass().await;
+                    gate.performed(performed.await)
+                })
+                .await
+            }
+            Some(Fault::HoldAfter(gate)) => {
+                go_on(verb, async move {
+                    let answer = gate.performed(performed.await);
+                    gate.pass().await;
+                    answer
+                })
+                .await
+            }
+            Some(Fault::LandLate(gate)) => {
+                drop(tokio::spawn(async move {
+                    gate.pass().await;
+                    drop(gate.performed(performed.await));
+                }));
+                Err(ambiguous(verb))
+            }
+        }
+    }
+}
+
+/// Performs a call that its caller cannot take back.
+async fn go_on<T: Send + 'static>(
+    verb: Verb,
+    call: impl Future<Output = Result<T>> + Send + 'static,
+) -> Result<T> {
+    match tokio::spawn(call).await {
+        Ok(answer) => answer,
+        Err(error) => match error.try_into_panic() {
+            Ok(panic) => std::panic::resume_unwind(panic),
+            Err(_) => Err(ambiguous(verb)),
+        },
+    }
+}
+
+fn ambiguous(verb: Verb) -> Error {
+    Error::Ambiguous {
+        reason: format!("the answer to {verb:?} was planned to be lost").into(),
+        source: None,
+    }
+}
+
+impl Gate {
+    /// A closed gate.
+    pub fn closed() -> Self {
+        Self {
+            state: Arc::new(watch::Sender::default()),
+        }
+    }
+
+    /// Lets everyone through, now and later.
+    pub fn open(&self) {
+        self.state.send_modify(|passage| passage.open = true);
+    }
+
+    /// Waits until a call stands at the gate.
+    ///
+    /// # Cancellation
+    /// Dropping this only stops waiting.
+    pub async fn reached(&self) {
+        self.until(|passage| passage.arrived > 0).await;
+    }
+
+    /// Waits until a call that the gate holds or held is performed.
+    ///
+    /// # Cancellation
+    /// Dropping this only stops waiting.
+    pub async fn landed(&self) {
+        self.until(|passage| passage.performed > 0).await;
+    }
+
+    async fn pass(&self) {
+        self.state.send_modify(|passage| passage.arrived += 1);
+        self.until(|passage| passage.open).await;
+    }
+
+    fn performed<T>(&self, answer: T) -> T {
+        self.state.send_modify(|passage| passage.performed += 1);
+        answer
+    }
+
+    async fn until(&self, condition: impl Fn(&Passage) -> bool) {
+        // The sender lives as long as this gate, so waiting cannot fail.
+        drop(self.state.subscribe().wait_for(condition).await);
+    }
+}
+
+impl<S> Clone for Faulty<S> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            plan: Arc::clone(&self.plan),
+        }
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Faulty<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Faulty").field(&self.inner).finish()
+    }
+}
+
+macro_rules! faulty_calls {
+    ($($verb:ident: $name:ident($($arg:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        $(async fn $name(&self, $($arg: $kind),*) -> Result<$answer> {
+            self.call(Verb::$verb, |inner| async move { inner.$name($($arg),*).await }).await
+        })*
+    };
+}
+
+impl<S: Store> Store for Faulty<S> {
+    faulty_calls! {
+        Reserve: reserve(request: Reserve) -> Decision;
+        Complete: complete(fence: Fence, completion: Completion) -> Held;
+        Release: release(fence: Fence, code: Code) -> Held;
+        Evict: evict(fence: Fence) -> Held;
+        MarkUnknown: mark_unknown(fence: Fence, code: Code) -> Held;
+        Heartbeat: heartbeat(fence: Fence, lease: Duration) -> Held;
+        Advance: advance(fence: Fence, point: RecoveryPoint) -> Held;
+    }
+}
+
+impl<S: Maintain> Maintain for Faulty<S> {
+    faulty_calls! {
+        Sweep: sweep(limit: usize) -> Vec<Fence>;
+        Resolve: resolve(verdict: Resolve) -> Resolution;
+        DeadLetter: dead_letter(fence: Fence, code: Code) -> Resolution;
+        Expire: expire(limit: usize) -> usize;
+        DropBodies: drop_bodies(limit: usize) -> usize;
+        Purge: purge(limit: usize) -> usize;
+        Erase: erase(id: OperationId) -> bool;
+    }
+
+    async fn claim_due(
+        &self,
+        operation: Option<&str>,
+        backoff: Backoff,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        let operation = operation.map(str::to_owned);
+        self.call(Verb::ClaimDue, |inner| async move {
+            inner.claim_due(operation.as_deref(), backoff, limit).await
+        })
+        .await
+    }
+}
+
+impl<S: Inspect> Inspect for Faulty<S> {
+    faulty_calls! {
+        Find: find(id: OperationId) -> Option<Record>;
+        List: list(query: Query) -> Page;
+    }
+
+    async fn find_identity(&self, identity: &Identity) -> Result<Option<Record>> {
+        let identity = identity.clone();
+        self.call(Verb::FindIdentity, |inner| async move {
+            inner.find_identity(&identity).await
+        })
+        .await
+    }
+}

@@ -1,0 +1,316 @@
+//! A store beside the pure function: every step is made by both, and they must agree.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use semel_core::store::{MAX_BATCH, Result};
+use semel_core::transition::{self, Answer};
+use semel_core::{
+    Backoff, Clock, Completed, Event, Identity, Lease, OperationId, Record, State, Timestamp,
+    Unresolved,
+};
+
+use crate::conformance::{Fixture, Subject, together};
+
+/// A store, and what [`transition`] says it must hold.
+pub struct Twin<S> {
+    /// The store's side.
+    pub fixture: Fixture<S>,
+    records: BTreeMap<OperationId, Record>,
+    /// Every name there ever was, so that what is gone is known to stay gone.
+    seen: BTreeSet<OperationId>,
+}
+
+/// A call that touches many records.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Batch {
+    /// See [`Maintain::sweep`](semel_core::Maintain::sweep).
+    Sweep,
+    /// See [`Maintain::claim_due`](semel_core::Maintain::claim_due).
+    ClaimDue(Option<&'static str>, Backoff),
+    /// See [`Maintain::expire`](semel_core::Maintain::expire).
+    Expire,
+    /// See [`Maintain::drop_bodies`](semel_core::Maintain::drop_bodies).
+    DropBodies,
+    /// See [`Maintain::purge`](semel_core::Maintain::purge).
+    Purge,
+}
+
+impl<S: Subject> Twin<S> {
+    /// A twin of an empty store.
+    pub fn new(fixture: Fixture<S>) -> Self {
+        Self {
+            fixture,
+            records: BTreeMap::new(),
+            seen: BTreeSet::new(),
+        }
+    }
+
+    /// What the record of that name must be.
+    pub fn expected(&self, id: OperationId) -> Option<&Record> {
+        self.records.get(&id)
+    }
+
+    /// Every record there must be.
+    pub fn records(&self) -> impl Iterator<Item = &Record> {
+        self.records.values()
+    }
+
+    /// Makes one step on both sides. `id` says which record an event is about that does
+    /// not say so itself.
+    pub async fn step(&mut self, id: OperationId, event: Event) -> Answer {
+        self.steps(vec![(id, event)]).await.remove(0)
+    }
+
+    /// Makes steps at once that are about different records.
+    pub async fn steps(&mut self, steps: Vec<(OperationId, Event)>) -> Vec<Answer> {
+        let now = self.fixture.clock.now();
+        let answers = together(
+            &self.fixture.store,
+            steps.clone(),
+            |store, (id, event)| async move { perform(&*store, id, event).await },
+        )
+        .await;
+        let mut touched = BTreeSet::new();
+        for ((id, event), answer) in steps.into_iter().zip(&answers) {
+            let told = format!("{event:?}");
+            let before = self.take(id, &event);
+            touched.extend(before.as_ref().map(|record| record.id));
+            let after = transition::apply(before.clone(), event, now);
+            touched.extend(after.record.as_ref().map(|record| record.id));
+            match answer {
+                Ok(answer) => assert_eq!(
+                    answer, &after.answer,
+                    "the store (left) and the state machine (right) answer differently to {told}\nat {now:?} on {before:#?}"
+                ),
+                Err(error) => panic!("{told}: {error}"),
+            }
+            self.put(after.record);
+        }
+        self.verify(touched).await;
+        answers.into_iter().flatten().collect()
+    }
+
+    /// Makes a step that touches many records on both sides; says how many it touched.
+    pub async fn batch(&mut self, batch: &Batch, limit: usize) -> usize {
+        let now = self.fixture.clock.now();
+        let due: BTreeMap<OperationId, (Timestamp, Option<Record>)> = self
+            .records
+            .values()
+            .filter_map(|record| Some((record.id, batch.outcome(record, now)?)))
+            .collect();
+        let chosen = self.perform_batch(batch, limit, &due).await;
+        assert_eq!(
+            chosen.len(),
+            due.len().min(limit).min(MAX_BATCH),
+            "{batch:?} with limit {limit} at {now:?} touched {chosen:?} of {due:#?}"
+        );
+        if matches!(batch, Batch::Sweep | Batch::ClaimDue(..)) {
+            let last = chosen.iter().map(|id| due[id].0).max();
+            let left = due.iter().filter(|(id, _)| !chosen.contains(id));
+            for (id, (at, _)) in left {
+                assert!(
+                    last.is_none_or(|last| last <= *at),
+                    "{batch:?} passed over {id}, which was due first"
+                );
+            }
+        }
+        for (id, (_, after)) in due.iter().filter(|(id, _)| chosen.contains(id)) {
+            self.records.remove(id);
+            self.put(after.clone());
+        }
+        self.verify(due.into_keys().collect()).await;
+        chosen.len()
+    }
+
+    /// Compares every record there ever was.
+    pub async fn verify_all(&self) {
+        self.verify(self.seen.clone()).await;
+    }
+
+    async fn verify(&self, ids: BTreeSet<OperationId>) {
+        let ids: Vec<_> = ids.into_iter().collect();
+        let found = together(&self.fixture.store, ids.clone(), |store, id| async move {
+            store.find(id).await
+        })
+        .await;
+        for (id, found) in ids.iter().zip(found) {
+            let found = found.unwrap_or_else(|error| panic!("find: {error}"));
+            assert_eq!(
+                found.as_ref(),
+                self.records.get(id),
+                "the store (left) and the state machine (right) hold different records"
+            );
+        }
+        let records: Vec<_> = ids.iter().filter_map(|id| self.records.get(id)).collect();
+        let identities = records
+            .iter()
+            .map(|record| record.identity.clone())
+            .collect();
+        let found = together(
+            &self.fixture.store,
+            identities,
+            |store, identity: Identity| async move { store.find_identity(&identity).await },
+        )
+        .await;
+        for (record, found) in records.into_iter().zip(found) {
+            let found = found.unwrap_or_else(|error| panic!("find_identity: {error}"));
+            assert_eq!(found.as_ref(), Some(record), "found by its identity");
+        }
+    }
+
+    /// Performs a batch on the store; which of the `due` it touched.
+    async fn perform_batch(
+        &self,
+        batch: &Batch,
+        limit: usize,
+        due: &BTreeMap<OperationId, (Timestamp, Option<Record>)>,
+    ) -> BTreeSet<OperationId> {
+        let store = &self.fixture.store;
+        let count = match batch {
+            Batch::Sweep => {
+                let swept = store.sweep(limit).await.expect("sweep");
+                let count = swept.len();
+                let ids: BTreeSet<_> = swept.iter().map(|fence| fence.id).collect();
+                assert_eq!(ids.len(), count, "a sweep names a record twice: {swept:?}");
+                for fence in swept {
+                    let record = due.get(&fence.id).and_then(|(_, after)| after.as_ref());
+                    assert_eq!(
+                        record.map(Record::fence),
+                        Some(fence),
+                        "swept, but not due or at another attempt"
+                    );
+                }
+                return ids;
+            }
+            Batch::ClaimDue(operation, backoff) => {
+                let claimed = store.claim_due(*operation, *backoff, limit).await;
+                let claimed = claimed.expect("claim_due");
+                let order: Vec<_> = claimed
+                    .iter()
+                    .map(|record| due.get(&record.id).expect("claimed, but not due").0)
+                    .collect();
+                assert!(order.is_sorted(), "not longest due first: {order:?}");
+                for record in &claimed {
+                    assert_eq!(Some(record), due[&record.id].1.as_ref(), "as claimed");
+                }
+                return claimed.into_iter().map(|record| record.id).collect();
+            }
+            Batch::Expire => store.expire(limit).await.expect("expire"),
+            Batch::DropBodies => store.drop_bodies(limit).await.expect("drop_bodies"),
+            Batch::Purge => store.purge(limit).await.expect("purge"),
+        };
+        let mut changed = BTreeSet::new();
+        for id in due.keys() {
+            let now = store.find(*id).await.expect("find");
+            if now.as_ref() != self.records.get(id) {
+                changed.insert(*id);
+            }
+        }
+        assert_eq!(
+            changed.len(),
+            count,
+            "{batch:?} must say how many it touched"
+        );
+        changed
+    }
+
+    fn take(&mut self, id: OperationId, event: &Event) -> Option<Record> {
+        let id = match event {
+            Event::Reserve(request) => {
+                self.records
+                    .values()
+                    .find(|record| record.identity.names_same_record(&request.identity))?
+                    .id
+            }
+            Event::Complete(fence, _)
+            | Event::Release(fence, _)
+            | Event::Evict(fence)
+            | Event::MarkUnknown(fence, _)
+            | Event::Heartbeat(fence, _)
+            | Event::Advance(fence, _)
+            | Event::DeadLetter(fence, _) => fence.id,
+            Event::Resolve(verdict) => verdict.fence.id,
+            Event::Sweep
+            | Event::ClaimDue(_)
+            | Event::Expire
+            | Event::DropBody
+            | Event::Purge
+            | Event::Erase => id,
+        };
+        self.records.remove(&id)
+    }
+
+    fn put(&mut self, record: Option<Record>) {
+        if let Some(record) = record {
+            self.seen.insert(record.id);
+            self.records.insert(record.id, record);
+        }
+    }
+}
+
+impl Batch {
+    /// Since when the record is due and what becomes of it, where it is due.
+    fn outcome(&self, record: &Record, now: Timestamp) -> Option<(Timestamp, Option<Record>)> {
+        let event = match self {
+            Self::Sweep => Event::Sweep,
+            Self::ClaimDue(Some(operation), _) if *operation != record.identity.operation() => {
+                return None;
+            }
+            Self::ClaimDue(_, backoff) => Event::ClaimDue(*backoff),
+            Self::Expire => Event::Expire,
+            Self::DropBodies => Event::DropBody,
+            Self::Purge => Event::Purge,
+        };
+        let after = transition::apply(Some(record.clone()), event, now);
+        let since = match &record.state {
+            State::Completed(completed) if *self == Self::DropBodies => completed.body_expires_at?,
+            State::InProgress(Lease {
+                locked_until: at, ..
+            })
+            | State::Completed(Completed { expires_at: at, .. })
+            | State::FailedRetryable { expires_at: at }
+            | State::Unknown(Unresolved {
+                reconcile_after: at,
+                ..
+            })
+            | State::Expired { purge_at: at } => *at,
+        };
+        (after.answer == Answer::Applied(true)).then_some((since, after.record))
+    }
+}
+
+/// Performs one event on a store.
+///
+/// # Errors
+/// What the store says.
+pub async fn perform<S: Subject>(store: &S, id: OperationId, event: Event) -> Result<Answer> {
+    Ok(match event {
+        Event::Reserve(request) => Answer::Decision(store.reserve(request).await?),
+        Event::Complete(fence, end) => Answer::Held(store.complete(fence, end).await?),
+        Event::Release(fence, code) => Answer::Held(store.release(fence, code).await?),
+        Event::Evict(fence) => Answer::Held(store.evict(fence).await?),
+        Event::MarkUnknown(fence, code) => Answer::Held(store.mark_unknown(fence, code).await?),
+        Event::Heartbeat(fence, lease) => Answer::Held(store.heartbeat(fence, lease).await?),
+        Event::Advance(fence, point) => Answer::Held(store.advance(fence, point).await?),
+        Event::Resolve(verdict) => Answer::Resolution(store.resolve(verdict).await?),
+        Event::DeadLetter(fence, code) => Answer::Resolution(store.dead_letter(fence, code).await?),
+        Event::Erase => Answer::Applied(store.erase(id).await?),
+        Event::Sweep | Event::ClaimDue(_) | Event::Expire | Event::DropBody | Event::Purge => {
+            panic!("a store does this to many records at once: see Twin::batch")
+        }
+    })
+}
+
+/// Names a twin's clock without borrowing it.
+impl<S> Twin<S> {
+    /// The clock of the store under test.
+    pub fn clock(&self) -> crate::ManualClock {
+        self.fixture.clock.clone()
+    }
+
+    /// The store under test.
+    pub fn store(&self) -> Arc<S> {
+        Arc::clone(&self.fixture.store)
+    }
+}

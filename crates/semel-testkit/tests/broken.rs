@@ -1,0 +1,375 @@
+//! The suite can fail: a store with one rule missing is found out, by the right case.
+#![allow(
+    clippy::wildcard_enum_match_arm,
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "any answer but the right one fails the test"
+)]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::store::{MAX_BATCH, Page, Query, Result};
+use semel_core::transition::{InProgress, Replay};
+use semel_core::{
+    Backoff, Clock, Code, Completion, Decision, Fence, Held, Identity, Inspect, Key, Maintain,
+    Memory, OperationId, Policy, Record, RecoveryPoint, Reserve, Resolution, Resolve, Stale, State,
+    Status, Store, Verdict,
+};
+use semel_testkit::ManualClock;
+use semel_testkit::conformance::{self, Fixture, Harness, Scale};
+
+/// The rule that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    FenceOnComplete,
+    FenceOnRelease,
+    FenceOnResolve,
+    UnknownOnLeaseExpiry,
+    MisuseBeforeInFlight,
+    PruneGuard,
+    AtomicReserve,
+    ReplayWindow,
+    KeyCase,
+    Tenant,
+    HeaderOrder,
+    BodyBytes,
+    EmptyBody,
+    ClaimSchedule,
+    SweepLimit,
+    PageOrder,
+    RecoveryPoint,
+}
+
+#[derive(Clone)]
+struct Broken {
+    inner: Memory,
+    clock: ManualClock,
+    missing: Missing,
+}
+
+impl Broken {
+    /// The fence that the record has, whoever asks.
+    async fn any_fence(&self, fence: Fence) -> Result<Fence> {
+        let found = self.inner.find(fence.id).await?;
+        Ok(found.map_or(fence, |record| record.fence()))
+    }
+}
+
+impl Store for Broken {
+    async fn reserve(&self, request: Reserve) -> Result<Decision> {
+        let mut request = request;
+        let identity = request.identity.clone();
+        let found = self.inner.find_identity(&identity).await?;
+        match (self.missing, found) {
+            (Missing::UnknownOnLeaseExpiry, _) => {
+                request.policy.stale = Stale::Resume;
+                request.policy.recovery_points = true;
+            }
+            (Missing::MisuseBeforeInFlight, Some(record)) => {
+                if let State::InProgress(lease) = &record.state
+                    && lease.locked_until > self.clock.now()
+                {
+                    return Ok(Decision::InProgress(InProgress {
+                        fence: record.fence(),
+                        locked_until: lease.locked_until,
+                    }));
+                }
+            }
+            (Missing::ReplayWindow, Some(record)) => {
+                if let State::Completed(completed) = record.state
+                    && request.fingerprints.matches(record.fingerprint)
+                {
+                    return Ok(Decision::Replay(Replay {
+                        id: record.id,
+                        response: completed.response,
+                        resource: record.resource,
+                        expires_at: completed.expires_at,
+                    }));
+                }
+            }
+            (Missing::AtomicReserve, None) => {
+                // Looks, then writes, and believes what it saw.
+                tokio::task::yield_now().await;
+                let decision = self.inner.reserve(request).await?;
+                if let Decision::InProgress(running) = decision {
+                    return Ok(Decision::Execute(semel_core::transition::Grant {
+                        fence: running.fence,
+                        locked_until: running.locked_until,
+                        recovery: None,
+                    }));
+                }
+                return Ok(decision);
+            }
+            (Missing::KeyCase, _) => {
+                let key = Key::new(identity.key().as_str().to_lowercase()).unwrap();
+                let renamed = Identity::new(identity.tenant(), identity.operation(), key);
+                request.identity = renamed.unwrap().scoped(identity.scope());
+            }
+            (Missing::Tenant, _) => {
+                let renamed = Identity::new("all", identity.operation(), identity.key().clone());
+                request.identity = renamed.unwrap().scoped(identity.scope());
+            }
+            (_, _) => {}
+        }
+        self.inner.reserve(request).await
+    }
+
+    async fn complete(&self, fence: Fence, completion: Completion) -> Result<Held> {
+        let (mut fence, mut completion) = (fence, completion);
+        let response = &mut completion.response;
+        match self.missing {
+            Missing::FenceOnComplete => fence = self.any_fence(fence).await?,
+            Missing::HeaderOrder => response.headers.sort(),
+            Missing::BodyBytes => {
+                let text = response.body.take();
+                let text = text.map(|body| String::from_utf8_lossy(&body).into_owned());
+                response.body = text.map(Into::into);
+            }
+            Missing::EmptyBody => response.body = response.body.take().filter(|b| !b.is_empty()),
+            _ => {}
+        }
+        self.inner.complete(fence, completion).await
+    }
+
+    async fn release(&self, fence: Fence, code: Code) -> Result<Held> {
+        let fence = match self.missing {
+            Missing::FenceOnRelease => self.any_fence(fence).await?,
+            _ => fence,
+        };
+        self.inner.release(fence, code).await
+    }
+
+    async fn evict(&self, fence: Fence) -> Result<Held> {
+        self.inner.evict(fence).await
+    }
+
+    async fn mark_unknown(&self, fence: Fence, code: Code) -> Result<Held> {
+        self.inner.mark_unknown(fence, code).await
+    }
+
+    async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {
+        self.inner.heartbeat(fence, lease).await
+    }
+
+    async fn advance(&self, fence: Fence, point: RecoveryPoint) -> Result<Held> {
+        if self.missing == Missing::RecoveryPoint {
+            return self.inner.heartbeat(fence, Duration::ZERO).await;
+        }
+        self.inner.advance(fence, point).await
+    }
+}
+
+impl Maintain for Broken {
+    async fn sweep(&self, limit: usize) -> Result<Vec<Fence>> {
+        let limit = match self.missing {
+            Missing::SweepLimit => MAX_BATCH,
+            _ => limit,
+        };
+        self.inner.sweep(limit).await
+    }
+
+    async fn claim_due(
+        &self,
+        operation: Option<&str>,
+        backoff: Backoff,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        let backoff = match self.missing {
+            Missing::ClaimSchedule => Backoff {
+                every: Duration::ZERO,
+                max_every: Duration::ZERO,
+            },
+            _ => backoff,
+        };
+        self.inner.claim_due(operation, backoff, limit).await
+    }
+
+    async fn resolve(&self, verdict: Resolve) -> Result<Resolution> {
+        let fence = match self.missing {
+            Missing::FenceOnResolve => self.any_fence(verdict.fence).await?,
+            _ => verdict.fence,
+        };
+        self.inner.resolve(Resolve { fence, ..verdict }).await
+    }
+
+    async fn dead_letter(&self, fence: Fence, code: Code) -> Result<Resolution> {
+        self.inner.dead_letter(fence, code).await
+    }
+
+    async fn expire(&self, limit: usize) -> Result<usize> {
+        let mut deleted = 0;
+        if self.missing == Missing::PruneGuard {
+            let query = Query {
+                status: Some(Status::Unknown),
+                ..Query::default()
+            };
+            for old in self.inner.list(query).await?.operations {
+                deleted += usize::from(self.delete(old.fence).await?);
+            }
+        }
+        Ok(deleted + self.inner.expire(limit).await?)
+    }
+
+    async fn drop_bodies(&self, limit: usize) -> Result<usize> {
+        self.inner.drop_bodies(limit).await
+    }
+
+    async fn purge(&self, limit: usize) -> Result<usize> {
+        self.inner.purge(limit).await
+    }
+
+    async fn erase(&self, id: OperationId) -> Result<bool> {
+        self.inner.erase(id).await
+    }
+}
+
+impl Broken {
+    /// Deletes an unknown older than its replay window, as a reaper by age does.
+    async fn delete(&self, fence: Fence) -> Result<bool> {
+        let Some(record) = self.inner.find(fence.id).await? else {
+            return Ok(false);
+        };
+        if record.updated_at.saturating_add(record.windows.replay) > self.clock.now() {
+            return Ok(false);
+        }
+        let verdict = Verdict::NotExecuted("old".into());
+        let by = "reaper".into();
+        self.inner.resolve(Resolve { fence, verdict, by }).await?;
+        let again = Reserve {
+            id: OperationId::generate(),
+            identity: record.identity,
+            fingerprints: record.fingerprint.into(),
+            owner: "reaper".into(),
+            policy: Policy::default(),
+        };
+        match self.inner.reserve(again).await? {
+            Decision::Execute(grant) => Ok(self.inner.evict(grant.fence).await? == Held::Applied),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+impl Inspect for Broken {
+    async fn find(&self, id: OperationId) -> Result<Option<Record>> {
+        self.inner.find(id).await
+    }
+
+    async fn find_identity(&self, identity: &Identity) -> Result<Option<Record>> {
+        self.inner.find_identity(identity).await
+    }
+
+    async fn list(&self, query: Query) -> Result<Page> {
+        let mut page = self.inner.list(query).await?;
+        if self.missing == Missing::PageOrder {
+            page.operations.reverse();
+        }
+        Ok(page)
+    }
+}
+
+struct Without(Missing);
+
+impl Harness for Without {
+    type Store = Broken;
+
+    async fn fresh(&self) -> Fixture<Broken> {
+        let clock = ManualClock::default();
+        let store = Broken {
+            inner: Memory::new(Arc::new(clock.clone())),
+            clock: clock.clone(),
+            missing: self.0,
+        };
+        Fixture::new(store, clock)
+    }
+
+    fn scale(&self) -> Scale {
+        Scale::QUICK
+    }
+}
+
+/// Panics are what this test asks for; only its own are worth reading.
+fn hush_the_cases() {
+    let loud = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if std::thread::current().name() != Some("tokio-rt-worker") {
+            loud(panic);
+        }
+    }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_missing_rule_is_found_out_by_its_case() {
+    hush_the_cases();
+    let rules = [
+        (
+            Missing::FenceOnComplete,
+            "fences::a_late_owner_after_a_new_attempt_is_fenced",
+        ),
+        (
+            Missing::FenceOnRelease,
+            "fences::a_late_owner_after_a_new_attempt_is_fenced",
+        ),
+        (
+            Missing::FenceOnResolve,
+            "verdicts::a_verdict_on_an_older_attempt_is_refused",
+        ),
+        (
+            Missing::UnknownOnLeaseExpiry,
+            "reserving::a_lease_that_is_over_becomes_unknown",
+        ),
+        (
+            Missing::MisuseBeforeInFlight,
+            "reserving::misuse_comes_first_in_every_state",
+        ),
+        (
+            Missing::PruneGuard,
+            "retention::what_is_unfinished_is_never_pruned",
+        ),
+        (Missing::AtomicReserve, "races::one_of_many_executes"),
+        (
+            Missing::ReplayWindow,
+            "instants::the_replay_window_is_over_at_its_instant",
+        ),
+        (Missing::KeyCase, "keys::keys_are_case_sensitive"),
+        (Missing::Tenant, "keys::tenants_are_isolated"),
+        (
+            Missing::HeaderOrder,
+            "content::headers_keep_lines_and_order",
+        ),
+        (Missing::BodyBytes, "content::bodies_are_bytes"),
+        (Missing::EmptyBody, "content::an_empty_body_is_not_no_body"),
+        (
+            Missing::ClaimSchedule,
+            "claims::claim_due_follows_the_backoff",
+        ),
+        (
+            Missing::SweepLimit,
+            "claims::sweep_takes_the_oldest_lapsed_leases_first",
+        ),
+        (Missing::PageOrder, "listing::the_newest_comes_first"),
+        (
+            Missing::RecoveryPoint,
+            "reserving::the_recovery_point_survives_into_the_next_grant",
+        ),
+    ];
+    for (missing, case) in rules {
+        let failures = conformance::failures(Without(missing)).await;
+        let failed: BTreeSet<_> = failures.iter().map(|failure| failure.case).collect();
+        assert!(
+            failed.contains(case),
+            "without {missing:?} only {failed:?} failed"
+        );
+    }
+}
+
+#[test]
+fn histories_find_a_missing_fence() {
+    let found = std::panic::catch_unwind(|| {
+        semel_testkit::histories::agree(&Without(Missing::FenceOnComplete), 512);
+    });
+    let panic = found.unwrap_err();
+    let text = panic.downcast_ref::<String>().unwrap();
+    assert!(text.contains("SEMEL_HISTORY_SEED=1"), "{text}");
+}

@@ -1,0 +1,31 @@
+//! The reference store keeps its own rules.
+
+use std::sync::Arc;
+
+use semel_core::Memory;
+use semel_testkit::ManualClock;
+use semel_testkit::conformance::{Fixture, Harness};
+
+struct InMemory;
+
+impl Harness for InMemory {
+    type Store = Memory;
+
+    async fn fresh(&self) -> Fixture<Memory> {
+        let clock = ManualClock::default();
+        Fixture::new(Memory::new(Arc::new(clock.clone())), clock)
+    }
+}
+
+semel_testkit::conformance_suite!(InMemory);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_fails() {
+    let failures = semel_testkit::conformance::failures(InMemory).await;
+    assert_eq!(failures, []);
+}
+
+#[test]
+fn agrees_with_the_state_machine() {
+    semel_testkit::histories::agree(&InMemory, 256);
+}
