@@ -7,7 +7,10 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 /// The stored form of header lines.
 pub fn encode(headers: &[(Box<str>, Bytes)]) -> Bytes {
-    let size = headers.iter().map(|(name, value)| 8 + name.len() + value.len()).sum();
+    let size = headers
+        .iter()
+        .map(|(name, value)| 8 + name.len() + value.len())
+        .sum();
     let mut out = BytesMut::with_capacity(size);
     for (name, value) in headers {
         put(&mut out, name.as_bytes());

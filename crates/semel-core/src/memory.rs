@@ -157,8 +157,10 @@ impl Store for Memory {
         }))
     }
 
-    async fn evict(&self, fence: Fence) -> Result<Held> {
-        Ok(self.change(fence.id, |record, _| transition::evict(record, fence)))
+    async fn evict(&self, fence: Fence, code: Code) -> Result<Held> {
+        Ok(self.change(fence.id, |record, now| {
+            transition::evict(record, fence, code, now)
+        }))
     }
 
     async fn mark_unknown(&self, fence: Fence, code: Code) -> Result<Held> {

@@ -83,12 +83,12 @@ pub trait Store: Send + Sync + 'static {
     /// After an error the lease runs out, and the record becomes unknown: safe, if slow.
     fn release(&self, fence: Fence, code: Code) -> impl Future<Output = Result<Held>> + Send;
 
-    /// Says that nothing happened and nothing is to be remembered. See
-    /// [`transition::evict`](crate::transition::evict).
+    /// Says that nothing happened and nothing is to be remembered; a later attempt is
+    /// released instead. See [`transition::evict`](crate::transition::evict).
     ///
     /// # Errors
     /// As [`release`](Store::release).
-    fn evict(&self, fence: Fence) -> impl Future<Output = Result<Held>> + Send;
+    fn evict(&self, fence: Fence, code: Code) -> impl Future<Output = Result<Held>> + Send;
 
     /// Says that it may have happened. See
     /// [`transition::mark_unknown`](crate::transition::mark_unknown).

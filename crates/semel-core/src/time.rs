@@ -41,7 +41,9 @@ pub const FOREVER_MICROS: i64 = i64::MAX / 2;
 /// A duration in whole microseconds, the unit in which stores keep windows, and at most
 /// [`FOREVER_MICROS`].
 pub fn micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX).min(FOREVER_MICROS)
+    i64::try_from(duration.as_micros())
+        .unwrap_or(i64::MAX)
+        .min(FOREVER_MICROS)
 }
 
 /// Where a store takes its time from.

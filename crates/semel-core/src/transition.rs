@@ -43,7 +43,7 @@ pub enum Event {
     /// The holder has proof that nothing happened.
     Release(Fence, Code),
     /// As `Release`, and nothing is to be remembered.
-    Evict(Fence),
+    Evict(Fence, Code),
     /// The holder cannot say whether it happened.
     MarkUnknown(Fence, Code),
     /// The holder is alive, for this much longer.
@@ -236,7 +236,7 @@ pub fn apply(record: Option<Record>, event: Event, now: Timestamp) -> Transition
         Event::Reserve(request) => reserve(record, request, now).map(Answer::Decision),
         Event::Complete(fence, end) => complete(record, fence, end, now).map(Answer::Held),
         Event::Release(fence, code) => release(record, fence, code, now).map(Answer::Held),
-        Event::Evict(fence) => evict(record, fence).map(Answer::Held),
+        Event::Evict(fence, code) => evict(record, fence, code, now).map(Answer::Held),
         Event::MarkUnknown(fence, code) => mark_unknown(record, fence, code, now).map(Answer::Held),
         Event::Heartbeat(fence, lease) => heartbeat(record, fence, lease, now).map(Answer::Held),
         Event::Advance(fence, point) => advance(record, fence, point, now).map(Answer::Held),

@@ -62,8 +62,6 @@ fn all_invariants_hold_by_default() {
 fn all_invariants_hold_with_an_idempotent_downstream() {
     let mut rules = Rules::new();
     rules.downstream_idempotent = true;
-    // See `without_the_guard_on_evicting_later_attempts`.
-    rules.any_attempt_evicts = false;
     rules.max_ticks = 3;
     rules.policy.on_expired = OnExpired::Execute;
     holds(
@@ -77,8 +75,6 @@ fn all_invariants_hold_with_an_idempotent_downstream() {
 fn all_invariants_hold_with_resuming() {
     let mut rules = Rules::new();
     rules.downstream_idempotent = true;
-    // See `without_the_guard_on_evicting_later_attempts`.
-    rules.any_attempt_evicts = false;
     rules.max_ticks = 2;
     rules.policy.stale = Stale::Resume;
     rules.policy.recovery_points = true;

@@ -136,6 +136,28 @@ where
 /// # Cancellation
 /// Dropping this future aborts the cases that run.
 pub async fn failures<H: Harness>(harness: H) -> Vec<Failure> {
+    let ended = start(harness).join_all().await;
+    let mut failures: Vec<_> = ended.into_iter().flatten().collect();
+    failures.sort_by_key(|failure| failure.case);
+    failures
+}
+
+/// The first case to fail, if one does; the others are then not waited for.
+///
+/// # Cancellation
+/// Dropping this future aborts the cases that run.
+pub async fn first_failure<H: Harness>(harness: H) -> Option<Failure> {
+    let mut running = start(harness);
+    while let Some(ended) = running.join_next().await {
+        if let Some(failure) = ended.expect("a case is watched by a task that cannot fail") {
+            return Some(failure);
+        }
+    }
+    None
+}
+
+/// Starts every case, a few at a time.
+fn start<H: Harness>(harness: H) -> JoinSet<Option<Failure>> {
     let harness = Arc::new(harness);
     let slots = Arc::new(Semaphore::new(CASES_AT_ONCE));
     let mut running = JoinSet::new();
@@ -158,9 +180,7 @@ pub async fn failures<H: Harness>(harness: H) -> Vec<Failure> {
             })
         });
     }
-    let mut failures: Vec<_> = running.join_all().await.into_iter().flatten().collect();
-    failures.sort_by_key(|failure| failure.case);
-    failures
+    running
 }
 
 /// What a task that panicked said.

@@ -308,7 +308,7 @@ impl<S: Store> Store for Faulty<S> {
         Reserve: reserve(request: Reserve) -> Decision;
         Complete: complete(fence: Fence, completion: Completion) -> Held;
         Release: release(fence: Fence, code: Code) -> Held;
-        Evict: evict(fence: Fence) -> Held;
+        Evict: evict(fence: Fence, code: Code) -> Held;
         MarkUnknown: mark_unknown(fence: Fence, code: Code) -> Held;
         Heartbeat: heartbeat(fence: Fence, lease: Duration) -> Held;
         Advance: advance(fence: Fence, point: RecoveryPoint) -> Held;

@@ -332,7 +332,7 @@ impl Saying {
                 Event::Complete(fence, end)
             }
             Self::Release => Event::Release(fence, "not_sent".into()),
-            Self::Evict => Event::Evict(fence),
+            Self::Evict => Event::Evict(fence, "refused".into()),
             Self::MarkUnknown => Event::MarkUnknown(fence, "timeout".into()),
             Self::Heartbeat(lease) => Event::Heartbeat(fence, seconds(lease)),
             Self::Advance(first) => Event::Advance(fence, point(word(first), b"\0\xff")),

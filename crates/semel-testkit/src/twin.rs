@@ -225,7 +225,7 @@ impl<S: Subject> Twin<S> {
             }
             Event::Complete(fence, _)
             | Event::Release(fence, _)
-            | Event::Evict(fence)
+            | Event::Evict(fence, _)
             | Event::MarkUnknown(fence, _)
             | Event::Heartbeat(fence, _)
             | Event::Advance(fence, _)
@@ -289,7 +289,7 @@ pub async fn perform<S: Subject>(store: &S, id: OperationId, event: Event) -> Re
         Event::Reserve(request) => Answer::Decision(store.reserve(request).await?),
         Event::Complete(fence, end) => Answer::Held(store.complete(fence, end).await?),
         Event::Release(fence, code) => Answer::Held(store.release(fence, code).await?),
-        Event::Evict(fence) => Answer::Held(store.evict(fence).await?),
+        Event::Evict(fence, code) => Answer::Held(store.evict(fence, code).await?),
         Event::MarkUnknown(fence, code) => Answer::Held(store.mark_unknown(fence, code).await?),
         Event::Heartbeat(fence, lease) => Answer::Held(store.heartbeat(fence, lease).await?),
         Event::Advance(fence, point) => Answer::Held(store.advance(fence, point).await?),

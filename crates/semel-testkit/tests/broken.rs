@@ -141,8 +141,8 @@ impl Store for Broken {
         self.inner.release(fence, code).await
     }
 
-    async fn evict(&self, fence: Fence) -> Result<Held> {
-        self.inner.evict(fence).await
+    async fn evict(&self, fence: Fence, code: Code) -> Result<Held> {
+        self.inner.evict(fence, code).await
     }
 
     async fn mark_unknown(&self, fence: Fence, code: Code) -> Result<Held> {
@@ -245,7 +245,9 @@ impl Broken {
             policy: Policy::default(),
         };
         match self.inner.reserve(again).await? {
-            Decision::Execute(grant) => Ok(self.inner.evict(grant.fence).await? == Held::Applied),
+            Decision::Execute(grant) => {
+                Ok(self.inner.evict(grant.fence, "refused".into()).await? == Held::Applied)
+            }
             other => panic!("{other:?}"),
         }
     }

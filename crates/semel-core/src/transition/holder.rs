@@ -56,8 +56,16 @@ pub fn release(
 
 /// `in_progress` → no record: it is proven that nothing happened, and nothing is to be
 /// remembered, not even the fingerprint.
-pub fn evict(record: Option<Record>, fence: Fence) -> Transition<Held> {
-    held(record, fence, |_, _| None)
+///
+/// Only a first attempt that committed no phase can prove that much. A later one can speak
+/// for itself alone: where an earlier one was freed because the downstream did not know it
+/// yet, or left a phase behind, its effect may still land, and a key without a record would
+/// then be a second operation. So a later attempt hands back instead, as [`release`] does.
+pub fn evict(record: Option<Record>, fence: Fence, code: Code, now: Timestamp) -> Transition<Held> {
+    held(record, fence, |record, _| {
+        let forgettable = record.attempt == 1 && record.recovery.is_none();
+        (!forgettable).then(|| hand_back(record, code, now))
+    })
 }
 
 /// `in_progress` → `unknown`: it may have happened.

@@ -34,8 +34,6 @@ pub(crate) struct Rules {
     /// Whether the reconciler takes "not found" for "never will be". It must not, unless
     /// the downstream is idempotent.
     pub(crate) absence_is_proof: bool,
-    /// Whether owners of later attempts evict too, not only of the first.
-    pub(crate) any_attempt_evicts: bool,
     /// Whether unknown operations are also claimed, put off and dead-lettered. It moves
     /// only when somebody looks next, and makes the world ten times larger.
     pub(crate) scheduling: bool,
@@ -65,7 +63,6 @@ impl Rules {
             },
             downstream_idempotent: false,
             absence_is_proof: false,
-            any_attempt_evicts: true,
             scheduling: false,
             without: None,
             max_ticks: 4,
@@ -92,11 +89,10 @@ impl Rules {
     /// What can be delivered about an attempt.
     fn deliverable(&self, attempt: &Attempt) -> impl Iterator<Item = Message> {
         let gave_up = attempt.course == Course::GaveUp;
-        let may_evict = self.any_attempt_evicts || attempt.fence.attempt == 1;
         [
             (Message::Complete, attempt.course == Course::Landed),
             (Message::Release, gave_up),
-            (Message::Evict, gave_up && may_evict),
+            (Message::Evict, gave_up),
             (Message::MarkUnknown, true),
             (Message::Heartbeat, true),
             (Message::Advance, self.resumes()),
@@ -261,7 +257,7 @@ fn event(world: &World, attempt: &Attempt, message: Message) -> Event {
     match message {
         Message::Complete => Event::Complete(fence, completion(200, fence.attempt)),
         Message::Release => Event::Release(fence, code()),
-        Message::Evict => Event::Evict(fence),
+        Message::Evict => Event::Evict(fence, "refused".into()),
         Message::MarkUnknown => Event::MarkUnknown(fence, code()),
         Message::Heartbeat => Event::Heartbeat(fence, TICK),
         Message::Advance => {

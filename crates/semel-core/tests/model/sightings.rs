@@ -103,7 +103,7 @@ fn of_decision(decision: &Decision, before: Option<&Record>) -> Option<Sight> {
 fn of_write(held: Held, event: &Event, before: Option<&Record>) -> Option<Sight> {
     let was_unknown = before.is_some_and(|before| before.state.status() == Status::Unknown);
     match held {
-        Held::Applied if matches!(event, Event::Evict(_)) => Some(Sight::Evicted),
+        Held::Applied if matches!(event, Event::Evict(..)) => Some(Sight::Evicted),
         Held::Applied => was_unknown.then_some(Sight::LateCompletion),
         Held::Repeated => Some(Sight::CompletionRepeated),
         Held::Fenced(_) => Some(Sight::WriteFenced),

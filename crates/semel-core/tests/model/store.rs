@@ -96,7 +96,7 @@ fn weakened(
         }
         Guard::EvictFirstAttemptOnly => {
             let running = record.state.status() == Status::InProgress;
-            if event == Event::Evict(record.fence()) && running {
+            if matches!(&event, Event::Evict(fence, _) if *fence == record.fence()) && running {
                 return Transition {
                     record: None,
                     answer: Answer::Held(semel_core::Held::Applied),
@@ -112,7 +112,7 @@ fn holder_fence(event: &mut Event) -> Option<&mut Fence> {
     match event {
         Event::Complete(fence, _)
         | Event::Release(fence, _)
-        | Event::Evict(fence)
+        | Event::Evict(fence, _)
         | Event::MarkUnknown(fence, _)
         | Event::Heartbeat(fence, _)
         | Event::Advance(fence, _) => Some(fence),

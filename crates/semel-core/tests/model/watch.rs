@@ -179,7 +179,7 @@ pub(crate) fn remember(world: &mut World, event: &Event, after: Option<&Record>)
                 world.answers.push((record.id, completed.response.status));
             }
         }
-        (None, Some(gone)) if matches!(event, Event::Evict(_)) => world.evicted.push(gone.id),
+        (None, Some(gone)) if matches!(event, Event::Evict(..)) => world.evicted.push(gone.id),
         (None, _) => {}
     }
 }
@@ -294,7 +294,7 @@ fn unfinished_stays(before: &Record, after: Option<&Record>, event: &Event) -> b
     };
     match after {
         Some(after) => after.id == before.id && after.state.status() != Status::Expired,
-        None => running && *event == Event::Evict(before.fence()),
+        None => running && matches!(event, Event::Evict(fence, _) if *fence == before.fence()),
     }
 }
 
@@ -314,7 +314,7 @@ fn fence_of(event: &Event) -> Option<Fence> {
     match event {
         Event::Complete(fence, _)
         | Event::Release(fence, _)
-        | Event::Evict(fence)
+        | Event::Evict(fence, _)
         | Event::MarkUnknown(fence, _)
         | Event::Heartbeat(fence, _)
         | Event::Advance(fence, _)

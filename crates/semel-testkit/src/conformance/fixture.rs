@@ -287,7 +287,10 @@ impl<S: Subject> Fixture<S> {
     }
 
     pub(crate) async fn evict(&self, fence: Fence) -> Held {
-        self.store.evict(fence).await.expect("evict")
+        self.store
+            .evict(fence, "refused".into())
+            .await
+            .expect("evict")
     }
 
     pub(crate) async fn mark_unknown(&self, fence: Fence) -> Held {

@@ -40,6 +40,8 @@ macro_rules! __conformance_cases {
                 a_released_operation_executes_again,
                 a_new_attempt_takes_its_own_windows,
                 an_evicted_key_is_as_if_never_used,
+                only_a_first_attempt_without_phases_is_forgotten,
+                a_first_attempt_is_not_forgotten_by_another_fence,
             }
             keys {
                 tenants_are_isolated,
@@ -113,6 +115,7 @@ macro_rules! __conformance_cases {
             retention {
                 expire_leaves_a_tombstone,
                 expire_deletes_where_no_tombstone_is_kept,
+                expire_deletes_nothing_that_is_open_or_under_way_again,
                 a_window_that_is_over_counts_before_the_sweeper_came,
                 a_tombstone_is_refused_or_begun_anew,
                 what_is_unfinished_is_never_pruned,

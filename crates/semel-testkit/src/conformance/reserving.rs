@@ -1,7 +1,8 @@
 //! A client asks to execute.
 
 use semel_core::{
-    Code, Decision, Fingerprint, Fingerprints, Held, OnExpired, Policy, Reserve, Stale, Status,
+    Code, Decision, Fence, Fingerprint, Fingerprints, Held, OnExpired, Policy, Reserve, Stale,
+    Status,
 };
 
 use super::fixture::{
@@ -305,4 +306,43 @@ pub async fn an_evicted_key_is_as_if_never_used<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.complete(grant.fence, completion("late")).await, none);
     assert_eq!(f.evict(grant.fence).await, none);
     assert_eq!(f.status(other.id).await, Some(Status::InProgress));
+}
+
+/// A later attempt, and one that committed a phase, cannot prove that nothing ever happened:
+/// they are released instead, and the key stays bound to what was first asked for.
+pub async fn only_a_first_attempt_without_phases_is_forgotten<S: Subject>(f: Fixture<S>) {
+    let later = request("later");
+    let grant = f.execute(later.clone()).await;
+    f.release(grant.fence).await;
+    let second = f.execute(later.clone()).await;
+    let phased = request("phased");
+    let first = f.execute(phased.clone()).await;
+    f.advance(first.fence, point("created", b"{}")).await;
+    for (request, fence) in [(later, second.fence), (phased, first.fence)] {
+        assert_eq!(f.evict(fence).await, Held::Applied);
+        let record = f.record(fence.id).await;
+        assert_eq!(record.state.status(), Status::FailedRetryable);
+        assert_eq!(record.last_error, Some("refused".into()));
+        let misuse = f.reserve(misused(&request)).await;
+        assert!(matches!(misuse, Decision::KeyMisuse { .. }), "{misuse:?}");
+        let next = f.execute(request).await;
+        assert_eq!(
+            (next.fence.id, next.fence.attempt),
+            (fence.id, fence.attempt + 1)
+        );
+    }
+}
+
+/// Only its own holder makes a first attempt forgotten.
+pub async fn a_first_attempt_is_not_forgotten_by_another_fence<S: Subject>(f: Fixture<S>) {
+    let grant = f.execute(request("k")).await;
+    let before = f.record(grant.fence.id).await;
+    for attempt in [0, 2] {
+        let other = Fence {
+            attempt,
+            ..grant.fence
+        };
+        assert_eq!(f.evict(other).await, fenced_by(&before));
+        assert_eq!(f.record(grant.fence.id).await, before);
+    }
 }

@@ -58,6 +58,25 @@ pub async fn expire_deletes_where_no_tombstone_is_kept<S: Subject>(f: Fixture<S>
     }
 }
 
+/// Without tombstones a mistake would be final: an open window stays, and so does a key that
+/// was retryable, ran out, and is at work again.
+pub async fn expire_deletes_nothing_that_is_open_or_under_way_again<S: Subject>(f: Fixture<S>) {
+    let policy = kept_for(DELETE);
+    let retried = with_policy(&request("retried"), policy.clone());
+    f.released(retried.clone()).await;
+    f.clock.advance(WINDOWS.replay);
+    let again = f.execute(again(&retried)).await;
+    let open = with_policy(&request("open"), policy);
+    f.completed(open.clone(), "paid").await;
+    let before = [f.record(retried.id).await, f.record(open.id).await];
+    assert_eq!(f.expire(10).await, 0);
+    assert_eq!(
+        [f.record(retried.id).await, f.record(open.id).await],
+        before
+    );
+    assert_eq!(again.fence.attempt, 2);
+}
+
 /// A window that is over is over before the sweeper came: reject, or begin anew.
 pub async fn a_window_that_is_over_counts_before_the_sweeper_came<S: Subject>(f: Fixture<S>) {
     begins_anew(&f, false).await;

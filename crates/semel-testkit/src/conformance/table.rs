@@ -98,7 +98,7 @@ fn release(fence: Fence) -> Event {
 }
 
 fn evict(fence: Fence) -> Event {
-    Event::Evict(fence)
+    Event::Evict(fence, "refused".into())
 }
 
 fn mark_unknown(fence: Fence) -> Event {

@@ -1,0 +1,140 @@
+//! Callers that reserve, complete and replay, as many at once as asked for.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use semel_core::transition::{Completion, Decision, Held};
+use semel_core::{Fingerprint, Identity, Key, OperationId, Policy, Reserve, Response, Store};
+use semel_sqlite::Sqlite;
+use tokio::runtime::Runtime;
+
+/// The body of every response.
+pub(crate) const BODY: [u8; 1024] = [b'x'; 1024];
+
+/// A request under `key`, as a payment route would make it.
+pub(crate) fn request(key: &str) -> Result<Reserve> {
+    Ok(Reserve {
+        id: OperationId::generate(),
+        identity: Identity::new("tenant-1234", "create_payment", Key::new(key)?)?,
+        fingerprints: Fingerprint::from_parts(1, [1; 32]).into(),
+        owner: "host-1/12345".into(),
+        policy: Policy::default(),
+    })
+}
+
+pub(crate) fn completion() -> Completion {
+    let headers = vec![(
+        "content-type".into(),
+        Bytes::from_static(b"application/json"),
+    )];
+    Completion {
+        response: Response {
+            status: 201,
+            headers,
+            body: Some(Bytes::from_static(&BODY)),
+            schema_version: 0,
+        },
+        resource: None,
+    }
+}
+
+/// New operations by `callers` at once, each reserved and completed, for some time. Gives
+/// back how many there were.
+pub(crate) fn new_operations(
+    runtime: &Runtime,
+    store: &Sqlite,
+    callers: usize,
+    time: Duration,
+) -> Result<u64> {
+    let store = store.clone();
+    run(runtime, callers, time, move |_| {
+        let store = store.clone();
+        async move {
+            let key = OperationId::generate().to_string();
+            complete_new(&store, &key).await
+        }
+    })
+}
+
+async fn complete_new(store: &Sqlite, key: &str) -> Result<()> {
+    let Decision::Execute(grant) = store.reserve(request(key)?).await? else {
+        bail!("a new key is not granted");
+    };
+    match store.complete(grant.fence, completion()).await? {
+        Held::Applied => Ok(()),
+        other => bail!("a completion is {other:?}"),
+    }
+}
+
+/// Replays of `keys`, in turn, by `callers` at once.
+pub(crate) fn replays(
+    runtime: &Runtime,
+    store: &Sqlite,
+    keys: &Arc<[String]>,
+    callers: usize,
+    time: Duration,
+) -> Result<u64> {
+    let (store, keys) = (store.clone(), Arc::clone(keys));
+    run(runtime, callers, time, move |turn| {
+        let (store, keys) = (store.clone(), Arc::clone(&keys));
+        async move {
+            // A stride that is prime to any number of keys of use here.
+            let key = &keys[(turn as usize).wrapping_mul(7919) % keys.len()];
+            match store.reserve(request(key)?).await? {
+                Decision::Replay(replay) if replay.response.body.is_some() => Ok(()),
+                other => bail!("a retry is answered with {other:?}"),
+            }
+        }
+    })
+}
+
+/// Stores operations, and gives back their keys.
+pub(crate) fn completed(runtime: &Runtime, store: &Sqlite, count: usize) -> Result<Arc<[String]>> {
+    let keys: Arc<[String]> = (0..count)
+        .map(|_| OperationId::generate().to_string())
+        .collect();
+    // As many at once as the store lets wait, and not more.
+    for some in keys.chunks(4096) {
+        let work: Vec<_> = some
+            .iter()
+            .map(|key| {
+                let (store, key) = (store.clone(), key.clone());
+                runtime.spawn(async move { complete_new(&store, &key).await })
+            })
+            .collect();
+        for work in work {
+            runtime.block_on(work)??;
+        }
+    }
+    Ok(keys)
+}
+
+/// Keeps `callers` tasks busy with `work` for some time.
+fn run<F, W>(runtime: &Runtime, callers: usize, time: Duration, work: W) -> Result<u64>
+where
+    F: Future<Output = Result<()>> + Send + 'static,
+    W: Fn(u64) -> F + Clone + Send + 'static,
+{
+    let end = Instant::now() + time;
+    let callers: Vec<_> = (0..callers as u64)
+        .map(|caller| {
+            let work = work.clone();
+            runtime.spawn(async move {
+                let mut done = 0;
+                while Instant::now() < end {
+                    work(caller * 1_000_003 + done).await?;
+                    done += 1;
+                }
+                anyhow::Ok(done)
+            })
+        })
+        .collect();
+    let mut total = 0;
+    for caller in callers {
+        total += runtime.block_on(caller).context("a caller panicked")??;
+    }
+    Ok(total)
+}

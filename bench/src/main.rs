@@ -1,0 +1,85 @@
+//! What Semel reaches, beside its peers and its limits, in one run.
+//!
+//! Absolute rates move with the machine and its neighbours, by a factor for anything that
+//! waits for a disk. So every figure stands beside what it is compared with, measured in
+//! turns within the same minutes, and the ratio is what counts.
+#![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
+#![allow(clippy::print_stdout, reason = "the figures are the output")]
+#![allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::wildcard_enum_match_arm,
+    reason = "figures are rounded anyway, and any unexpected answer ends the run"
+)]
+
+mod bare;
+mod fingerprint;
+mod growth;
+mod load;
+mod measure;
+mod store;
+
+use std::path::PathBuf;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// The embedded store, beside bare SQLite and bare appends.
+    Store {
+        /// Seconds for each measurement.
+        #[arg(long, default_value_t = 2.0)]
+        seconds: f64,
+        /// How often everything is measured; the middle one counts.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Where the files are made; a directory on the disk in question.
+        #[arg(long)]
+        directory: Option<PathBuf>,
+    },
+    /// What an operation costs while the store grows, and a plot of it.
+    Growth {
+        /// Stored operations at which to measure.
+        #[arg(long, value_delimiter = ',', default_values_t = [10_000, 100_000, 1_000_000, 5_000_000])]
+        records: Vec<u64>,
+        /// Seconds for each measurement.
+        #[arg(long, default_value_t = 3.0)]
+        seconds: f64,
+        /// How often everything is measured; the middle one counts.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+        /// Where the files are made; about 1.5 KB a record.
+        #[arg(long)]
+        directory: Option<PathBuf>,
+        /// Where the plot goes.
+        #[arg(long)]
+        plot: Option<PathBuf>,
+    },
+    /// A fingerprint, beside the crates that a service would otherwise take.
+    Fingerprint,
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().what {
+        What::Store {
+            seconds,
+            rounds,
+            directory,
+        } => store::run(seconds, rounds, directory),
+        What::Growth {
+            records,
+            seconds,
+            rounds,
+            directory,
+            plot,
+        } => growth::run(&records, seconds, rounds, directory, plot.as_deref()),
+        What::Fingerprint => fingerprint::run(),
+    }
+}

@@ -1,0 +1,7 @@
+-- The holder is alive. Never earlier than before: a beat that was delayed must not shorten
+-- what a later one gave.
+UPDATE semel_operations
+SET locked_until = max(locked_until, ?3), updated_at = ?4
+WHERE id = ?1
+  AND attempt = ?2 -- guard: the fence
+  AND status = 'in_progress' -- guard: only an execution has a holder

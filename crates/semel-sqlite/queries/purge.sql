@@ -1,0 +1,9 @@
+-- Removes tombstones whose time is over. A CHECK sees to it that only a tombstone has one.
+DELETE FROM semel_operations
+WHERE seq IN (
+    SELECT seq
+    FROM semel_operations
+    WHERE purge_at <= ?1 -- guard: the tombstone's time is over
+    ORDER BY purge_at, id
+    LIMIT ?2
+)

@@ -1,0 +1,9 @@
+-- The first attempt under a key. The unique index is the lock: of any number of requests at
+-- once one inserts, and all others insert nothing.
+INSERT INTO semel_operations (
+    key_hash, id, scope, tenant, operation, key, fingerprint, fingerprint_version,
+    owner, locked_until, replay_us, body_us, tombstone_us,
+    status, attempt, created_at, updated_at
+)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 'in_progress', 1, ?14, ?14)
+ON CONFLICT (key_hash) DO NOTHING

@@ -1,0 +1,10 @@
+-- It happened: the verdict's response is what every retry is given.
+UPDATE semel_operations
+SET status = 'completed', response_status = ?3, response_headers = ?4, response_body = ?5,
+    schema_version = ?6, resource_type = ?7, resource_id = ?8,
+    completed_at = ?9, updated_at = ?9, expires_at = ?9 + replay_us,
+    body_expires_at = CASE WHEN ?5 IS NOT NULL AND body_us < replay_us THEN ?9 + body_us END,
+    error_code = NULL, dead_lettered_at = NULL, resolved_by = ?10
+WHERE id = ?1
+  AND attempt = ?2 -- guard: a verdict is about one attempt
+  AND status = 'unknown' -- guard: only what is unknown is decided

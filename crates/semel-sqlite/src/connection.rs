@@ -1,0 +1,110 @@
+//! Opening a file, with the settings that the guarantees rest on.
+
+use std::time::Duration;
+
+use rusqlite::{Connection, OpenFlags};
+
+use crate::error::Error;
+use crate::{Options, migrate};
+
+/// Memory for the writer's pages, in KiB: the inner pages of the key index of tens of
+/// millions of operations, so that a new key costs at most one read.
+const WRITER_CACHE_KIB: i64 = 64 * 1024;
+
+/// How long closing a checkpoint may wait for readers that are still at an old page. Every
+/// caller waits as long, so it is less than one slow commit.
+pub(crate) const CHECKPOINT_PATIENCE: Duration = Duration::from_millis(20);
+
+/// The connection that writes. The file is checked before it is changed.
+pub(crate) fn open_writer(options: &Options) -> Result<Connection, Error> {
+    let connection = open(options, OpenFlags::SQLITE_OPEN_CREATE)?;
+    let sqlite = |error| Error::opening(&options.path, error);
+    migrate::check(&connection, options)?;
+
+    // Readers and the writer do not wait for each other.
+    require(
+        &connection,
+        options,
+        "journal_mode",
+        "WAL",
+        &"wal".to_owned(),
+    )?;
+    // A commit returns when the log is on the disk, not when the system has heard of it.
+    require(&connection, options, "synchronous", "FULL", &2_i64)?;
+    // Checkpoints are made by a thread of their own.
+    require(&connection, options, "wal_autocheckpoint", 0, &0_i64)?;
+    connection
+        .pragma_update(None, "cache_size", -WRITER_CACHE_KIB)
+        .map_err(sqlite)?;
+    if let Some(max_bytes) = options.max_bytes {
+        let page_size: u32 = connection
+            .pragma_query_value(None, "page_size", |row| row.get(0))
+            .map_err(sqlite)?;
+        // SQLite takes 0 for "leave the bound as it is".
+        let pages = i64::try_from(max_bytes.get() / u64::from(page_size))
+            .unwrap_or(i64::MAX)
+            .max(1);
+        connection
+            .pragma_update_and_check(None, "max_page_count", pages, |_| Ok(()))
+            .map_err(sqlite)?;
+    }
+    migrate::migrate(&connection, options)?;
+    Ok(connection)
+}
+
+/// A connection that only reads.
+pub(crate) fn open_reader(options: &Options) -> Result<Connection, Error> {
+    let connection = open(options, OpenFlags::empty())?;
+    connection
+        .pragma_update(None, "query_only", true)
+        .map_err(|error| Error::opening(&options.path, error))?;
+    Ok(connection)
+}
+
+/// A connection that moves pages from the log into the file.
+pub(crate) fn open_checkpointer(options: &Options) -> Result<Connection, Error> {
+    let connection = open(options, OpenFlags::empty())?;
+    require(&connection, options, "synchronous", "FULL", &2_i64)?;
+    Ok(connection)
+}
+
+fn open(options: &Options, create: OpenFlags) -> Result<Connection, Error> {
+    // Readers open the file for writing too: the log's index is shared memory that even a
+    // reader must be able to write.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX | create;
+    let connection = Connection::open_with_flags(&options.path, flags)
+        .map_err(|error| Error::opening(&options.path, error))?;
+    connection
+        .busy_timeout(options.busy_timeout)
+        .map_err(|error| Error::opening(&options.path, error))?;
+    Ok(connection)
+}
+
+/// Sets a pragma, reads it back, and refuses the file where it did not take: SQLite says
+/// nothing when a file system cannot do what it was asked.
+fn require<T>(
+    connection: &Connection,
+    options: &Options,
+    pragma: &str,
+    value: impl rusqlite::ToSql,
+    expected: &T,
+) -> Result<(), Error>
+where
+    T: rusqlite::types::FromSql + PartialEq + std::fmt::Debug,
+{
+    let sqlite = |error| Error::opening(&options.path, error);
+    connection
+        .pragma_update(None, pragma, value)
+        .map_err(sqlite)?;
+    let found: T = connection
+        .pragma_query_value(None, pragma, |row| row.get(0))
+        .map_err(sqlite)?;
+    if found == *expected {
+        Ok(())
+    } else {
+        Err(Error::Unsafe {
+            path: options.path.clone(),
+            reason: format!("{pragma} is {found:?}, not {expected:?}").into(),
+        })
+    }
+}

@@ -1,0 +1,162 @@
+//! What goes wrong with a file, in words for the person who has to mend it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rusqlite::ErrorCode;
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file or its directory is not there, or may not be read.
+    #[error(
+        "cannot open {}: {source}. Check that its directory exists and that this user may write \
+         to both", path.display()
+    )]
+    CannotOpen {
+        /// The file.
+        path: PathBuf,
+        /// SQLite's own error.
+        source: rusqlite::Error,
+    },
+    /// The file or its directory may be read but not written.
+    #[error(
+        "{} cannot be written: {source}. The file and its directory must both be writable, since \
+         the log lies beside the file", path.display()
+    )]
+    ReadOnly {
+        /// The file.
+        path: PathBuf,
+        /// SQLite's own error.
+        source: rusqlite::Error,
+    },
+    /// Another process holds the file.
+    #[error(
+        "{} is locked by another process ({source}). Several stores may share a file, but \
+         none may hold it for longer than the busy timeout", path.display()
+    )]
+    Locked {
+        /// The file.
+        path: PathBuf,
+        /// SQLite's own error.
+        source: rusqlite::Error,
+    },
+    /// The file is damaged, or is no database.
+    #[error(
+        "{} is damaged or is not a SQLite database: {source}. It was left as it is: restore it \
+         from a backup, or save what can be read with `sqlite3 FILE .recover`", path.display()
+    )]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// SQLite's own error.
+        source: rusqlite::Error,
+    },
+    /// A newer Semel wrote the file.
+    #[error(
+        "{} has schema version {found}, and this Semel knows up to {supported}. It was left as it \
+         is: run the newer version", path.display()
+    )]
+    NewerSchema {
+        /// The file.
+        path: PathBuf,
+        /// The version in the file.
+        found: i64,
+        /// The newest version known here.
+        supported: i64,
+    },
+    /// There is no room for the file.
+    #[error("no room for {}: {source}. Free some space, or raise the bound", path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+        /// SQLite's own error.
+        source: rusqlite::Error,
+    },
+    /// The file system cannot keep what SQLite promises.
+    #[error(
+        "{} cannot be used safely: {reason}. Use a local file system", path.display()
+    )]
+    Unsafe {
+        /// The file.
+        path: PathBuf,
+        /// What was asked for and not granted.
+        reason: Box<str>,
+    },
+    /// Anything else: the disk, the memory, the number of threads.
+    #[error("{} failed to open: {source}", path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// The cause.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+impl Error {
+    /// The error that `source` is when it happens while opening `path`.
+    pub(crate) fn opening(path: &Path, source: rusqlite::Error) -> Self {
+        let path = path.to_owned();
+        match source.sqlite_error_code() {
+            Some(ErrorCode::CannotOpen) => Self::CannotOpen { path, source },
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => {
+                Self::ReadOnly { path, source }
+            }
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                Self::Locked { path, source }
+            }
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                Self::Corrupt { path, source }
+            }
+            Some(ErrorCode::DiskFull) => Self::Full { path, source },
+            Some(_) | None => Self::Other {
+                path,
+                source: source.into(),
+            },
+        }
+    }
+}
+
+/// Why a statement did not do what it should. All of its transaction is rolled back.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// SQLite said no.
+    Sqlite(Arc<rusqlite::Error>),
+    /// What is stored cannot be right.
+    Corrupt(Box<str>),
+}
+
+impl From<rusqlite::Error> for Failure {
+    fn from(error: rusqlite::Error) -> Self {
+        Self::Sqlite(Arc::new(error))
+    }
+}
+
+impl From<Failure> for semel_core::Error {
+    /// The error of a call of which nothing was written.
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Corrupt(reason) => Self::Corrupt { reason },
+            Failure::Sqlite(error) => {
+                let reason = match error.sqlite_error_code() {
+                    Some(ErrorCode::DiskFull) => {
+                        "the disk, or the bound set for the database, is full"
+                    }
+                    Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                        "another process holds the database"
+                    }
+                    Some(ErrorCode::ReadOnly) => "the database has become read-only",
+                    Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
+                        "the database file is damaged; stop, and restore it from a backup"
+                    }
+                    Some(_) | None => "SQLite refused the statement",
+                };
+                Self::Unavailable {
+                    reason: reason.into(),
+                    source: Some(error.into()),
+                }
+            }
+        }
+    }
+}

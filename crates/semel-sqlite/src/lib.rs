@@ -1,0 +1,140 @@
+//! The embedded store of Semel: one SQLite file, nothing to install.
+//!
+//! Every verb of the [state machine](semel_core::transition) is one guarded statement in a
+//! file of its own. One thread writes, and commits *groups*: what arrives while a commit is
+//! under way shares the next one, so that a lone request waits for nobody and a thousand
+//! share an fsync. A call returns when its group is on the disk.
+//!
+//! ```
+//! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+//! use semel_core::{Decision, Fingerprint, Identity, Key, OperationId, Policy, Reserve, Store};
+//!
+//! let store = semel_sqlite::Sqlite::open("semel.db").await?;
+//! let decision = store
+//!     .reserve(Reserve {
+//!         id: OperationId::generate(),
+//!         identity: Identity::new("tenant-1", "create_payment", Key::new("8e03978e-40d5")?)?,
+//!         fingerprints: Fingerprint::of(&("EUR", 1000))?.into(),
+//!         owner: "host-1/42".into(),
+//!         policy: Policy::default(),
+//!     })
+//!     .await?;
+//! assert!(matches!(decision, Decision::Execute(_)));
+//! # Ok(())
+//! # }
+//! ```
+
+mod checkpoint;
+mod connection;
+mod error;
+mod holder;
+mod maintenance;
+mod migrate;
+mod queries;
+mod queue;
+mod reader;
+mod recent;
+mod reserve;
+mod row;
+mod store;
+mod writer;
+
+#[cfg(test)]
+mod guards;
+
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::identity::IdentityHash;
+use semel_core::{Clock, Identity, SystemClock};
+
+pub use error::Error;
+
+use queries::Queries;
+
+/// A store in a SQLite file. Clones share it; when the last one goes, what was accepted is
+/// finished and the file is closed.
+#[derive(Clone, Debug)]
+pub struct Sqlite {
+    inner: Arc<store::Inner>,
+}
+
+/// How a [`Sqlite`] store is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    path: PathBuf,
+    clock: Arc<dyn Clock>,
+    busy_timeout: Duration,
+    max_bytes: Option<NonZeroU64>,
+    /// Whether a retry may be answered by a reader; off only to test the writer alone.
+    answer_from_readers: bool,
+    queries: Queries,
+    identity_hash: fn(&Identity) -> IdentityHash,
+}
+
+impl Sqlite {
+    /// Opens the file, or creates it, with the default [`Options`].
+    ///
+    /// # Errors
+    /// See [`Error`]; a file that cannot be trusted is not touched.
+    ///
+    /// # Cancellation
+    /// Dropping the future may leave an empty, valid file behind.
+    pub async fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
+        Options::new(path).open().await
+    }
+}
+
+impl Options {
+    /// The defaults: the wall clock, five seconds of patience with other processes, no
+    /// bound on the size.
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        Self {
+            path: path.as_ref().to_owned(),
+            clock: Arc::new(SystemClock),
+            busy_timeout: Duration::from_secs(5),
+            max_bytes: None,
+            answer_from_readers: true,
+            queries: Queries::default(),
+            identity_hash: Identity::hash,
+        }
+    }
+
+    /// Judges leases and windows by `clock`.
+    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// How long another process may hold the file before a call fails.
+    pub fn busy_timeout(self, busy_timeout: Duration) -> Self {
+        Self {
+            busy_timeout,
+            ..self
+        }
+    }
+
+    /// Bounds the size of the database, as a full disk would: at the bound new operations
+    /// are refused, and nothing that is stored is lost. Rounded down to whole pages, and
+    /// never below what is stored already.
+    pub fn max_bytes(self, max_bytes: NonZeroU64) -> Self {
+        Self {
+            max_bytes: Some(max_bytes),
+            ..self
+        }
+    }
+
+    /// Opens the file, or creates it.
+    ///
+    /// # Errors
+    /// See [`Error`]; a file that cannot be trusted is not touched.
+    ///
+    /// # Cancellation
+    /// Dropping the future may leave an empty, valid file behind.
+    pub async fn open(self) -> Result<Sqlite, Error> {
+        store::Inner::open(self).await.map(|inner| Sqlite {
+            inner: Arc::new(inner),
+        })
+    }
+}

@@ -1,0 +1,129 @@
+//! A bounded queue between the callers and a thread.
+//!
+//! The thread takes everything that waits at once: that is what makes a group out of the
+//! requests that arrived during a commit, without any timer.
+
+use std::collections::VecDeque;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+/// Most calls that wait for one thread. Beyond it the disk is not keeping up, and a caller
+/// is better told so than left to wait.
+const MAX_WAITING: usize = 16 * 1024;
+
+/// Most calls that share a commit. Enough to make the fsync cheap, and few enough that the
+/// first of them is not kept waiting by the last.
+pub(crate) const MAX_GROUP: usize = 512;
+
+pub(crate) struct Queue<T> {
+    waiting: Mutex<Waiting<T>>,
+    changed: Condvar,
+}
+
+struct Waiting<T> {
+    calls: VecDeque<T>,
+    /// Threads that wait for a call; nobody is woken who is not asleep.
+    idle: usize,
+    closed: bool,
+}
+
+/// Why a call was not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    Full,
+    Closed,
+}
+
+impl<T> Queue<T> {
+    pub(crate) fn new() -> Self {
+        let waiting = Waiting {
+            calls: VecDeque::new(),
+            idle: 0,
+            closed: false,
+        };
+        Self {
+            waiting: Mutex::new(waiting),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Adds a call, and wakes a thread if one is idle.
+    pub(crate) fn push(&self, call: T) -> Result<(), Refused> {
+        let mut waiting = self.lock();
+        if waiting.closed {
+            return Err(Refused::Closed);
+        }
+        if waiting.calls.len() >= MAX_WAITING {
+            return Err(Refused::Full);
+        }
+        waiting.calls.push_back(call);
+        let wake = waiting.idle > 0;
+        drop(waiting);
+        if wake {
+            self.changed.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Moves what waits, up to `most`, into `group`, after waiting until there is something.
+    /// Leaves it empty when the queue is closed and nothing is left.
+    pub(crate) fn take(&self, group: &mut Vec<T>, most: usize) {
+        let mut waiting = self.lock();
+        while waiting.calls.is_empty() && !waiting.closed {
+            waiting.idle += 1;
+            waiting = self
+                .changed
+                .wait(waiting)
+                .unwrap_or_else(PoisonError::into_inner);
+            waiting.idle -= 1;
+        }
+        let count = waiting.calls.len().min(most);
+        group.extend(waiting.calls.drain(..count));
+    }
+
+    /// Lets the threads finish what waits, and accepts nothing more.
+    pub(crate) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting<T>> {
+        // No code that can panic runs under this lock.
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(queue: &Queue<u32>, most: usize) -> Vec<u32> {
+        let mut group = Vec::new();
+        queue.take(&mut group, most);
+        group
+    }
+
+    #[test]
+    fn everything_that_waits_is_taken_at_once_in_order() {
+        let queue = Queue::new();
+        (0..5).for_each(|call| queue.push(call).unwrap());
+        assert_eq!(taken(&queue, 3), [0, 1, 2]);
+        assert_eq!(taken(&queue, 3), [3, 4]);
+    }
+
+    #[test]
+    fn a_closed_queue_is_emptied_and_then_says_so() {
+        let queue = Queue::new();
+        queue.push(1).unwrap();
+        queue.close();
+        assert_eq!(queue.push(2), Err(Refused::Closed));
+        assert_eq!(taken(&queue, 9), [1]);
+        assert_eq!(taken(&queue, 9), []);
+    }
+
+    #[test]
+    fn a_queue_is_bounded() {
+        let queue = Queue::new();
+        (0..u32::try_from(MAX_WAITING).unwrap()).for_each(|call| queue.push(call).unwrap());
+        assert_eq!(queue.push(0), Err(Refused::Full));
+    }
+}

@@ -1,0 +1,192 @@
+//! A client asks to execute.
+//!
+//! The statements decide, each by its guards: the fingerprint, the status and the time are
+//! compared by the database, in one transaction. What none of them granted is then read, and
+//! the pure function says what it means.
+
+use rusqlite::{Statement, params};
+use semel_core::identity::IdentityHash;
+use semel_core::transition::{self, Decision, Grant};
+use semel_core::{Fence, Fingerprint, Identity, OnExpired, Record, Reserve, Stale, Timestamp};
+
+use crate::error::Failure;
+use crate::queries::Statements;
+use crate::row::{self, scope_word, window_micros};
+use crate::writer::Command;
+
+/// Asks to execute.
+pub(crate) struct Reservation {
+    pub(crate) hash: IdentityHash,
+    pub(crate) request: Reserve,
+}
+
+impl Command for Reservation {
+    type Answer = Decision;
+
+    fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Decision, Failure> {
+        if let Some(grant) = self.begin(sql, now)? {
+            return Ok(Decision::Execute(grant));
+        }
+        // The key is taken. From here on the row is known to be this identity's own.
+        self.record(sql)?;
+        for fingerprint in self.request.fingerprints.iter() {
+            if let Some(decision) = self.take_over(sql, fingerprint, now)? {
+                return Ok(decision);
+            }
+        }
+        self.answer(sql, now)
+    }
+}
+
+impl Reservation {
+    /// The first attempt, if nothing is remembered under the key.
+    fn begin(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Option<Grant>, Failure> {
+        let Reserve {
+            id,
+            identity,
+            fingerprints,
+            owner,
+            policy,
+        } = &self.request;
+        let locked_until = now.saturating_add(policy.lease);
+        let (replay, body, tombstone) = window_micros(policy.windows);
+        let fingerprint = fingerprints.newest();
+        let inserted = sql.reserve.execute(params![
+            self.hash.0,
+            id.as_bytes(),
+            scope_word(identity.scope()),
+            identity.tenant(),
+            identity.operation(),
+            identity.key().as_str(),
+            fingerprint.digest(),
+            fingerprint.version(),
+            owner.as_str(),
+            locked_until.as_micros(),
+            replay,
+            body,
+            tombstone,
+            now.as_micros(),
+        ])?;
+        let fence = Fence {
+            id: *id,
+            attempt: 1,
+        };
+        Ok((inserted == 1).then_some(Grant {
+            fence,
+            locked_until,
+            recovery: None,
+        }))
+    }
+
+    /// What a retry may take over from a record with this fingerprint, if anything.
+    fn take_over(
+        &self,
+        sql: &mut Statements<'_>,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+    ) -> Result<Option<Decision>, Failure> {
+        if let Some(grant) = self.grant(&mut sql.reserve_again, fingerprint, now)? {
+            return Ok(Some(Decision::Execute(grant)));
+        }
+        let policy = &self.request.policy;
+        if policy.stale == Stale::Resume && policy.recovery_points {
+            let resumed = self.grant(&mut sql.reserve_resume, fingerprint, now)?;
+            if let Some(grant) = resumed {
+                return Ok(Some(Decision::Resume(grant)));
+            }
+        } else {
+            self.change(&mut sql.reserve_lose, fingerprint, now)?;
+        }
+        let forgotten = policy.on_expired == OnExpired::Execute
+            && self.change(&mut sql.reserve_forget, fingerprint, now)? == 1;
+        if forgotten {
+            return Ok(self.begin(sql, now)?.map(Decision::Execute));
+        }
+        Ok(None)
+    }
+
+    /// Runs a statement that grants the next attempt.
+    fn grant(
+        &self,
+        statement: &mut Statement<'_>,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+    ) -> Result<Option<Grant>, Failure> {
+        let Reserve { owner, policy, .. } = &self.request;
+        let locked_until = now.saturating_add(policy.lease);
+        let (replay, body, tombstone) = window_micros(policy.windows);
+        let mut rows = statement.query(params![
+            self.hash.0,
+            fingerprint.digest(),
+            fingerprint.version(),
+            owner.as_str(),
+            locked_until.as_micros(),
+            replay,
+            body,
+            tombstone,
+            now.as_micros(),
+        ])?;
+        let Some(row) = rows.next()? else {
+            return Ok(None);
+        };
+        let (fence, recovery) = row::granted(row)?;
+        Ok(Some(Grant {
+            fence,
+            locked_until,
+            recovery,
+        }))
+    }
+
+    /// Runs a statement that changes or removes the record, and says how many it found.
+    fn change(
+        &self,
+        statement: &mut Statement<'_>,
+        fingerprint: Fingerprint,
+        now: Timestamp,
+    ) -> Result<usize, Failure> {
+        Ok(statement.execute(params![
+            self.hash.0,
+            fingerprint.digest(),
+            fingerprint.version(),
+            now.as_micros(),
+        ])?)
+    }
+
+    /// The record under the key, which is taken.
+    fn record(&self, sql: &mut Statements<'_>) -> Result<Record, Failure> {
+        find(sql, self.hash, &self.request.identity)?
+            .ok_or_else(|| Failure::Corrupt("a key is taken and has no record".into()))
+    }
+
+    /// What the record means for a request that may not execute.
+    fn answer(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Decision, Failure> {
+        let record = self.record(sql)?;
+        let id = record.id;
+        match transition::reserve(Some(record), self.request.clone(), now).answer {
+            // The statements just refused to grant this. Whoever is right, nobody executes.
+            Decision::Execute(_) | Decision::Resume(_) => Err(Failure::Corrupt(
+                format!("operation {id} is granted by one rule only").into(),
+            )),
+            decision @ (Decision::Replay(_)
+            | Decision::InProgress(_)
+            | Decision::Unknown(_)
+            | Decision::KeyMisuse { .. }
+            | Decision::Expired(_)) => Ok(decision),
+        }
+    }
+}
+
+/// The record of an identity. A row that has its hash and is another's is not taken for it.
+pub(crate) fn find(
+    sql: &mut Statements<'_>,
+    hash: IdentityHash,
+    identity: &Identity,
+) -> Result<Option<Record>, Failure> {
+    let record = row::find(&mut sql.find_identity, &hash.0)?;
+    match &record {
+        Some(found) if !found.identity.names_same_record(identity) => {
+            Err(Failure::Corrupt("two identities have one hash".into()))
+        }
+        Some(_) | None => Ok(record),
+    }
+}

@@ -1,0 +1,251 @@
+//! Rows as records. A row that makes no sense is reported, never guessed at.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use rusqlite::types::FromSql;
+use rusqlite::{Row, Statement, ToSql};
+use semel_core::store::Summary;
+use semel_core::time::micros;
+use semel_core::{
+    Code, Completed, Fence, Fingerprint, Identity, Key, KeyScope, Lease, OperationId, Record,
+    RecoveryPoint, Resource, Response, State, Status, Timestamp, Unresolved, Windows, headers,
+};
+
+use crate::error::Failure;
+
+/// The word of a scope.
+pub(crate) fn scope_word(scope: KeyScope) -> &'static str {
+    match scope {
+        KeyScope::Operation => "operation",
+        KeyScope::Tenant => "tenant",
+    }
+}
+
+/// The one record of a statement that selects its columns in the order of `find.sql`.
+pub(crate) fn find(
+    statement: &mut Statement<'_>,
+    by: &dyn ToSql,
+) -> Result<Option<Record>, Failure> {
+    let mut rows = statement.query([by])?;
+    match rows.next()? {
+        Some(row) => record(row).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// A row whose columns are those of `find.sql`.
+pub(crate) fn record(row: &Row<'_>) -> Result<Record, Failure> {
+    let mut columns = Columns { row, next: 0 };
+    let id = columns.id()?;
+    let identity = columns.identity()?;
+    let version = columns.take()?;
+    let fingerprint = Fingerprint::from_parts(version, columns.take()?);
+    let status = columns.status()?;
+    let attempt = columns.take()?;
+    let lease = Lease {
+        owner: columns.take::<String>()?.into(),
+        locked_until: columns.time()?,
+    };
+    let recovery = columns.pair(|name: Box<str>, data: Vec<u8>| RecoveryPoint {
+        name,
+        data: data.into(),
+    })?;
+    let response = columns.response()?;
+    let resource = columns.pair(|kind, id| Resource { kind, id })?;
+    let last_error = columns.take::<Option<String>>()?.map(Code::new);
+    let unresolved = (columns.optional_time()?, columns.take::<Option<u32>>()?);
+    let dead_lettered_at = columns.optional_time()?;
+    let resolved_by = columns.take()?;
+    let windows = Windows {
+        replay: columns.window()?,
+        body: columns.window()?,
+        tombstone: columns.take::<Option<i64>>()?.map(duration),
+    };
+    let (created_at, updated_at) = (columns.time()?, columns.time()?);
+    let completed_at = columns.optional_time()?;
+    let expires_at = columns.optional_time()?;
+    let body_expires_at = columns.optional_time()?;
+    let purge_at = columns.optional_time()?;
+
+    let state = match status {
+        Status::InProgress => Some(State::InProgress(lease)),
+        Status::Completed => response.zip(completed_at).zip(expires_at).map(
+            |((response, completed_at), expires_at)| {
+                State::Completed(Completed {
+                    response,
+                    completed_at,
+                    expires_at,
+                    body_expires_at,
+                })
+            },
+        ),
+        Status::FailedRetryable => {
+            expires_at.map(|expires_at| State::FailedRetryable { expires_at })
+        }
+        Status::Unknown => {
+            unresolved
+                .0
+                .zip(unresolved.1)
+                .map(|(reconcile_after, reconcile_attempts)| {
+                    State::Unknown(Unresolved {
+                        reconcile_after,
+                        reconcile_attempts,
+                        dead_lettered_at,
+                    })
+                })
+        }
+        Status::Expired => purge_at.map(|purge_at| State::Expired { purge_at }),
+    };
+    let state =
+        state.ok_or_else(|| Failure::Corrupt(format!("operation {id} is half {status}").into()))?;
+    Ok(Record {
+        id,
+        identity,
+        fingerprint,
+        attempt,
+        state,
+        recovery,
+        resource,
+        windows,
+        last_error,
+        resolved_by,
+        created_at,
+        updated_at,
+    })
+}
+
+/// A row of `list.sql`.
+pub(crate) fn summary(row: &Row<'_>) -> Result<Summary, Failure> {
+    let mut columns = Columns { row, next: 0 };
+    let id = columns.id()?;
+    let identity = columns.identity()?;
+    let status = columns.status()?;
+    Ok(Summary {
+        fence: Fence {
+            id,
+            attempt: columns.take()?,
+        },
+        identity,
+        status,
+        dead_lettered_at: columns.optional_time()?,
+        last_error: columns.take::<Option<String>>()?.map(Code::new),
+        created_at: columns.time()?,
+        updated_at: columns.time()?,
+    })
+}
+
+/// A row that begins with an id and an attempt.
+pub(crate) fn fence(row: &Row<'_>) -> Result<Fence, Failure> {
+    let mut columns = Columns { row, next: 0 };
+    Ok(Fence {
+        id: columns.id()?,
+        attempt: columns.take()?,
+    })
+}
+
+/// A row of id, attempt and recovery point, as a grant returns it.
+pub(crate) fn granted(row: &Row<'_>) -> Result<(Fence, Option<RecoveryPoint>), Failure> {
+    let mut columns = Columns { row, next: 0 };
+    let fence = Fence {
+        id: columns.id()?,
+        attempt: columns.take()?,
+    };
+    let recovery = columns.pair(|name: Box<str>, data: Vec<u8>| RecoveryPoint {
+        name,
+        data: data.into(),
+    })?;
+    Ok((fence, recovery))
+}
+
+/// The windows of a policy as they are stored.
+pub(crate) fn window_micros(windows: Windows) -> (i64, i64, Option<i64>) {
+    (
+        micros(windows.replay),
+        micros(windows.body),
+        windows.tombstone.map(micros),
+    )
+}
+
+/// The columns of a row, read from left to right.
+struct Columns<'r, 's> {
+    row: &'r Row<'s>,
+    next: usize,
+}
+
+impl Columns<'_, '_> {
+    fn take<T: FromSql>(&mut self) -> Result<T, Failure> {
+        let column = self.next;
+        self.next += 1;
+        Ok(self.row.get(column)?)
+    }
+
+    fn time(&mut self) -> Result<Timestamp, Failure> {
+        Ok(Timestamp::from_micros(self.take()?))
+    }
+
+    fn optional_time(&mut self) -> Result<Option<Timestamp>, Failure> {
+        Ok(self.take::<Option<i64>>()?.map(Timestamp::from_micros))
+    }
+
+    fn window(&mut self) -> Result<Duration, Failure> {
+        Ok(duration(self.take()?))
+    }
+
+    fn id(&mut self) -> Result<OperationId, Failure> {
+        Ok(OperationId::from_bytes(self.take()?))
+    }
+
+    fn status(&mut self) -> Result<Status, Failure> {
+        let word: String = self.take()?;
+        Status::from_word(&word)
+            .ok_or_else(|| Failure::Corrupt(format!("no status is called {word:?}").into()))
+    }
+
+    fn identity(&mut self) -> Result<Identity, Failure> {
+        let corrupt = |what: &dyn std::fmt::Display| Failure::Corrupt(what.to_string().into());
+        let word: String = self.take()?;
+        let scope = [KeyScope::Operation, KeyScope::Tenant]
+            .into_iter()
+            .find(|scope| scope_word(*scope) == word)
+            .ok_or_else(|| corrupt(&format_args!("no scope is called {word:?}")))?;
+        let (tenant, operation): (Box<str>, Box<str>) = (self.take()?, self.take()?);
+        let key = Key::new(self.take::<Box<str>>()?).map_err(|error| corrupt(&error))?;
+        Identity::new(tenant, operation, key)
+            .map(|identity| identity.scoped(scope))
+            .map_err(|error| corrupt(&error))
+    }
+
+    /// Two columns that are set together.
+    fn pair<A: FromSql, B: FromSql, T>(
+        &mut self,
+        both: impl FnOnce(A, B) -> T,
+    ) -> Result<Option<T>, Failure> {
+        let first: Option<A> = self.take()?;
+        let second: Option<B> = self.take()?;
+        Ok(first.zip(second).map(|(first, second)| both(first, second)))
+    }
+
+    fn response(&mut self) -> Result<Option<Response>, Failure> {
+        let status: Option<u16> = self.take()?;
+        let lines: Option<Vec<u8>> = self.take()?;
+        let body: Option<Vec<u8>> = self.take()?;
+        let schema_version: Option<u16> = self.take()?;
+        let (Some(status), Some(lines), Some(schema_version)) = (status, lines, schema_version)
+        else {
+            return Ok(None);
+        };
+        let headers = headers::decode(lines.into())
+            .ok_or_else(|| Failure::Corrupt("stored headers cannot be read".into()))?;
+        Ok(Some(Response {
+            status,
+            headers,
+            body: body.map(Bytes::from),
+            schema_version,
+        }))
+    }
+}
+
+fn duration(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}

@@ -1,0 +1,36 @@
+//! The SQLite store keeps every rule of the state machine.
+#![allow(
+    clippy::unwrap_used,
+    reason = "test code says what is wrong by panicking"
+)]
+
+use std::sync::Arc;
+
+use semel_sqlite::{Options, Sqlite};
+use semel_testkit::ManualClock;
+use semel_testkit::conformance::{Fixture, Harness};
+
+/// A new file for every case.
+struct OnDisk;
+
+impl Harness for OnDisk {
+    type Store = Sqlite;
+
+    async fn fresh(&self) -> Fixture<Sqlite> {
+        let directory = tempfile::tempdir().unwrap();
+        let clock = ManualClock::default();
+        let store = Options::new(directory.path().join("semel.db"))
+            .clock(Arc::new(clock.clone()))
+            .open()
+            .await
+            .unwrap();
+        Fixture::new(store, clock).on(directory)
+    }
+}
+
+semel_testkit::conformance_suite!(OnDisk);
+
+#[test]
+fn random_histories_agree_with_the_pure_function() {
+    semel_testkit::histories::agree(&OnDisk, 64);
+}

@@ -1,0 +1,297 @@
+//! A file that cannot be used is refused with a reason, and left as it is.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stdout,
+    clippy::wildcard_enum_match_arm,
+    reason = "test code says what is wrong by panicking"
+)]
+
+mod support;
+
+use std::fs;
+use std::num::NonZeroU64;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use semel_core::transition::Decision;
+use semel_core::{Inspect, Store};
+use semel_sqlite::{Error, Options, Sqlite};
+use support::{completion, granted, request};
+use tempfile::TempDir;
+
+fn place() -> (TempDir, PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("semel.db");
+    (directory, path)
+}
+
+/// Impatient, so that a test that waits for a lock is short.
+fn impatient(path: &Path) -> Options {
+    Options::new(path).busy_timeout(Duration::from_millis(50))
+}
+
+#[tokio::test]
+async fn what_is_stored_is_there_after_reopening() {
+    let (_directory, path) = place();
+    let store = Sqlite::open(&path).await.unwrap();
+    let fence = granted(&store, "key-1").await;
+    store
+        .complete(fence, completion("answer", 5000))
+        .await
+        .unwrap();
+    drop(store);
+    assert!(
+        !path.with_extension("db-wal").exists(),
+        "closing leaves no log behind"
+    );
+
+    let store = Sqlite::open(&path).await.unwrap();
+    match store.reserve(request("key-1")).await.unwrap() {
+        Decision::Replay(replay) => {
+            assert_eq!(replay.response, completion("answer", 5000).response);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_file_that_is_no_database_is_refused_and_left_alone() {
+    let (_directory, path) = place();
+    let text = "this is a diary, not a database\n".repeat(500);
+    fs::write(&path, &text).unwrap();
+    let error = Sqlite::open(&path).await.unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
+    assert!(
+        error.to_string().contains("not a SQLite database"),
+        "{error}"
+    );
+    assert_eq!(fs::read_to_string(&path).unwrap(), text);
+}
+
+#[tokio::test]
+async fn a_damaged_schema_is_refused() {
+    let (_directory, path) = place();
+    drop(Sqlite::open(&path).await.unwrap());
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[100..2000].fill(0x5a);
+    fs::write(&path, &bytes).unwrap();
+    let error = Sqlite::open(&path).await.unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error:?}");
+    assert_eq!(fs::read(&path).unwrap(), bytes);
+}
+
+#[tokio::test]
+async fn a_damaged_page_stops_what_needs_it_and_never_grants() {
+    let (_directory, path) = place();
+    let store = Sqlite::open(&path).await.unwrap();
+    for number in 0..50 {
+        let fence = granted(&store, &format!("key-{number}")).await;
+        store
+            .complete(fence, completion("answer", 1000))
+            .await
+            .unwrap();
+    }
+    drop(store);
+    let mut bytes = fs::read(&path).unwrap();
+    // All but the schema: tables and indexes.
+    let schema = 4096 * 2;
+    bytes[schema..].fill(0x5a);
+    fs::write(&path, bytes).unwrap();
+
+    let Ok(store) = Sqlite::open(&path).await else {
+        return;
+    };
+    for number in 0..50 {
+        let answer = store.reserve(request(&format!("key-{number}"))).await;
+        let error = answer.expect_err("nothing may be granted from a damaged file");
+        assert!(!error.may_have_written(), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_refused_and_left_alone() {
+    let (_directory, path) = place();
+    drop(Sqlite::open(&path).await.unwrap());
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection
+        .execute("INSERT INTO semel_migrations VALUES (99, 0)", [])
+        .unwrap();
+    drop(connection);
+    let before = fs::read(&path).unwrap();
+    let error = Sqlite::open(&path).await.unwrap_err();
+    assert!(
+        matches!(error, Error::NewerSchema { found: 99, .. }),
+        "{error:?}"
+    );
+    assert!(
+        error.to_string().contains("run the newer version"),
+        "{error}"
+    );
+    assert_eq!(fs::read(&path).unwrap(), before);
+}
+
+#[tokio::test]
+async fn a_missing_directory_is_named() {
+    let (directory, _) = place();
+    let error = Sqlite::open(directory.path().join("nowhere/semel.db"))
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::CannotOpen { .. }), "{error:?}");
+    assert!(error.to_string().contains("nowhere/semel.db"), "{error}");
+}
+
+#[tokio::test]
+async fn a_locked_file_is_refused_in_bounded_time() {
+    let (_directory, path) = place();
+    let holder = rusqlite::Connection::open(&path).unwrap();
+    holder.execute_batch("BEGIN EXCLUSIVE").unwrap();
+    let error = impatient(&path).open().await.unwrap_err();
+    assert!(matches!(error, Error::Locked { .. }), "{error:?}");
+}
+
+#[tokio::test]
+async fn a_lock_held_by_another_fails_calls_until_it_is_gone() {
+    let (_directory, path) = place();
+    let store = impatient(&path).open().await.unwrap();
+    let fence = granted(&store, "key-1").await;
+    let holder = rusqlite::Connection::open(&path).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+
+    let error = store
+        .complete(fence, completion("answer", 10))
+        .await
+        .unwrap_err();
+    assert!(!error.may_have_written(), "{error}");
+    assert!(
+        error.to_string().contains("another process holds"),
+        "{error}"
+    );
+    // Looking is not writing.
+    assert!(store.find(fence.id).await.unwrap().is_some());
+
+    holder.execute_batch("ROLLBACK").unwrap();
+    store
+        .complete(fence, completion("answer", 10))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_new_work_and_loses_nothing() {
+    let (_directory, path) = place();
+    let bound = NonZeroU64::new(512 * 1024).unwrap();
+    let store = Options::new(&path).max_bytes(bound).open().await.unwrap();
+    let mut done = Vec::new();
+    let error = loop {
+        let key = format!("key-{}", done.len());
+        let fence = match store.reserve(request(&key)).await {
+            Ok(Decision::Execute(grant)) => grant.fence,
+            Ok(other) => panic!("{other:?}"),
+            Err(error) => break error,
+        };
+        match store.complete(fence, completion(&key, 4000)).await {
+            Ok(_) => done.push(key),
+            Err(error) => break error,
+        }
+    };
+    assert!(error.to_string().contains("full"), "{error}");
+    assert!(done.len() > 20, "{} were stored", done.len());
+    // What was stored is still served, and is there when there is room again.
+    replays(&store, &done).await;
+    drop(store);
+    let store = Sqlite::open(&path).await.unwrap();
+    replays(&store, &done).await;
+    granted(&store, "after the disk was cleared").await;
+}
+
+async fn replays(store: &Sqlite, keys: &[String]) {
+    for key in keys {
+        match store.reserve(request(key)).await.unwrap() {
+            Decision::Replay(replay) => {
+                assert_eq!(replay.response, completion(key, 4000).response);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn many_may_open_a_new_file_at_once_and_share_it() {
+    let (_directory, path) = place();
+    let opening: Vec<_> = (0..10)
+        .map(|_| tokio::spawn(Sqlite::open(path.clone())))
+        .collect();
+    let mut stores = Vec::new();
+    for store in opening {
+        stores.push(store.await.unwrap().unwrap());
+    }
+    let fence = granted(&stores[0], "key-1").await;
+    for store in &stores {
+        let answer = store.reserve(request("key-1")).await.unwrap();
+        assert!(matches!(answer, Decision::InProgress(_)), "{answer:?}");
+    }
+    stores[9]
+        .complete(fence, completion("answer", 10))
+        .await
+        .unwrap();
+    for store in &stores {
+        let answer = store.reserve(request("key-1")).await.unwrap();
+        assert!(matches!(answer, Decision::Replay(_)), "{answer:?}");
+    }
+}
+
+const READ_ONLY: &str = "SEMEL_READ_ONLY_TEST_DATABASE";
+
+/// Permissions do not bind root, so the file is opened by a child that is somebody else.
+#[test]
+fn a_read_only_file_is_refused() {
+    let (directory, path) = place();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async { drop(Sqlite::open(&path).await.unwrap()) });
+    // A copy that anybody may run, next to a file that nobody may write.
+    let program = directory.path().join("opening");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    for (path, mode) in [(&program, 0o755), (&path, 0o444)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o555)).unwrap();
+
+    let mut child = Command::new(&program);
+    child
+        .args(["--exact", "child_that_may_not_write", "--nocapture"])
+        .env(READ_ONLY, &path);
+    if unprivileged_opening_is_possible(&path) {
+        // Only root may become nobody; anybody else is bound by the permissions already.
+        child.uid(65534).gid(65534);
+    }
+    let output = child.output().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("refused: "),
+        "{output:?}"
+    );
+    assert!(said.contains("must both be writable"), "{said}");
+}
+
+/// Whether this process may write a file that it may not: whether it is root.
+fn unprivileged_opening_is_possible(read_only: &Path) -> bool {
+    fs::OpenOptions::new().append(true).open(read_only).is_ok()
+}
+
+/// Not a test of its own: what the other user does.
+#[test]
+fn child_that_may_not_write() {
+    let Some(path) = std::env::var_os(READ_ONLY) else {
+        return;
+    };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let error = runtime.block_on(Sqlite::open(path)).unwrap_err();
+    assert!(matches!(error, Error::ReadOnly { .. }), "{error:?}");
+    println!("refused: {error}");
+}
