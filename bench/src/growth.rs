@@ -29,29 +29,54 @@ pub(crate) fn run(
 ) -> Result<()> {
     let directory = scratch(directory)?;
     let runtime = Runtime::new()?;
-    let mut stores = Vec::new();
-    for &records in records {
-        let path = directory.path().join(format!("{records}.db"));
-        // Opened once to make the schema, and again when it is full.
-        drop(runtime.block_on(Sqlite::open(&path))?);
-        fill(&path, records)?;
+    let mut sizes: Vec<_> = records
+        .iter()
+        .map(|&records| Size {
+            records,
+            figures: Vec::new(),
+        })
+        .collect();
+    let place = |records: u64| directory.path().join(format!("{records}.db"));
+    for &records in records.iter().filter(|records| **records >= LARGE) {
+        fill(&runtime, &place(records), records)?;
         println!("filled with {records} records");
-        stores.push((records, runtime.block_on(Sqlite::open(&path))?, Vec::new()));
     }
     let time = Duration::from_secs_f64(seconds);
     // In turns, so that a slow minute slows all sizes; the first warms up and does not count.
     for round in 0..=rounds {
-        for (_, store, figures) in &mut stores {
-            let figure = figure(|| new_operations(&runtime, store, CALLERS, time))?;
+        for Size { records, figures } in &mut sizes {
+            let path = place(*records);
+            if *records < LARGE {
+                // What a round adds would make a small store a large one: begin anew.
+                std::fs::remove_file(&path).or_else(absent)?;
+                fill(&runtime, &path, *records)?;
+            }
+            let store = runtime.block_on(Sqlite::open(&path))?;
+            let figure = figure(|| new_operations(&runtime, &store, CALLERS, time))?;
             if round > 0 {
                 figures.push(figure);
             }
         }
     }
-    let points = report(&stores);
+    let points = report(&sizes);
     match plot {
         Some(path) => draw(path, &points),
         None => Ok(()),
+    }
+}
+
+/// Stores of this size are filled once; a round adds little to them.
+const LARGE: u64 = 1_000_000;
+
+struct Size {
+    records: u64,
+    figures: Vec<Figure>,
+}
+
+fn absent(error: std::io::Error) -> std::io::Result<()> {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => Ok(()),
+        _ => Err(error),
     }
 }
 
@@ -62,16 +87,16 @@ struct Point {
     cpu: f64,
 }
 
-fn report(stores: &[(u64, Sqlite, Vec<Figure>)]) -> Vec<Point> {
+fn report(sizes: &[Size]) -> Vec<Point> {
     println!(
         "{:>10} {:>10} {:>11} {:>11} {:>10}",
         "records", "ops/s", "CPU µs/op", "time", "CPU"
     );
-    let Some((_, _, first)) = stores.first() else {
+    let Some(Size { figures: first, .. }) = sizes.first() else {
         return Vec::new();
     };
     let mut points = Vec::new();
-    for (records, _, figures) in stores {
+    for Size { records, figures } in sizes {
         let Figure {
             per_second,
             cpu_micros,
@@ -90,7 +115,9 @@ fn report(stores: &[(u64, Sqlite, Vec<Figure>)]) -> Vec<Point> {
 }
 
 /// Completed operations, as the store itself would have left them, but in few large commits.
-fn fill(path: &Path, records: u64) -> Result<()> {
+fn fill(runtime: &Runtime, path: &Path, records: u64) -> Result<()> {
+    // Opened once to make the schema.
+    drop(runtime.block_on(Sqlite::open(path))?);
     let connection = Connection::open(path)?;
     connection.execute_batch("PRAGMA synchronous = OFF; PRAGMA cache_size = -1000000")?;
     let mut insert = connection.prepare(
@@ -126,6 +153,8 @@ fn fill(path: &Path, records: u64) -> Result<()> {
         connection.execute_batch("COMMIT")?;
     }
     connection.pragma(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()))?;
+    // Else the system writes gigabytes to the disk while we measure it.
+    std::fs::File::open(path)?.sync_all()?;
     Ok(())
 }
 

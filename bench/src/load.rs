@@ -119,21 +119,23 @@ where
     W: Fn(u64) -> F + Clone + Send + 'static,
 {
     let end = Instant::now() + time;
-    let callers: Vec<_> = (0..callers as u64)
-        .map(|caller| {
-            let work = work.clone();
-            runtime.spawn(async move {
-                let mut done = 0;
-                while Instant::now() < end {
-                    work(caller * 1_000_003 + done).await?;
-                    done += 1;
-                }
-                anyhow::Ok(done)
-            })
-        })
+    let call = move |caller: u64| {
+        let work = work.clone();
+        async move {
+            let mut done = 0;
+            while Instant::now() < end {
+                work(caller * 1_000_003 + done).await?;
+                done += 1;
+            }
+            anyhow::Ok(done)
+        }
+    };
+    let others: Vec<_> = (1..callers as u64)
+        .map(|caller| runtime.spawn(call(caller)))
         .collect();
-    let mut total = 0;
-    for caller in callers {
+    // One of them is this thread.
+    let mut total = runtime.block_on(call(0))?;
+    for caller in others {
         total += runtime.block_on(caller).context("a caller panicked")??;
     }
     Ok(total)

@@ -43,6 +43,9 @@ enum What {
         /// Where the files are made; a directory on the disk in question.
         #[arg(long)]
         directory: Option<PathBuf>,
+        /// Measures only the lines whose name contains one of these.
+        #[arg(long)]
+        only: Vec<String>,
     },
     /// What an operation costs while the store grows, and a plot of it.
     Growth {
@@ -72,7 +75,8 @@ fn main() -> Result<()> {
             seconds,
             rounds,
             directory,
-        } => store::run(seconds, rounds, directory),
+            only,
+        } => store::run(seconds, rounds, directory, &only),
         What::Growth {
             records,
             seconds,

@@ -9,7 +9,7 @@ use semel_sqlite::Sqlite;
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-use crate::bare::{BareSqlite, appends};
+use crate::bare::{BareSqlite, LEAST, OWN, appends};
 use crate::load::{completed, new_operations, replays};
 use crate::measure::{Figure, figure, median, median_ratio};
 
@@ -18,64 +18,79 @@ const CALLERS: [usize; 4] = [1, 8, 64, 256];
 /// Operations whose replays are measured.
 const REPLAYED: usize = 20_000;
 
+/// How far the order of the cases moves on from round to round.
+const STRIDE: usize = 5;
+
 /// The figures of one line of the table, a round each.
 struct Line {
     name: String,
     figures: Vec<Figure>,
 }
 
-pub(crate) fn run(seconds: f64, rounds: usize, directory: Option<PathBuf>) -> Result<()> {
+/// Runs for the measured time, and says how many operations it did.
+type Case<'a> = Box<dyn Fn() -> Result<u64> + 'a>;
+
+pub(crate) fn run(
+    seconds: f64,
+    rounds: usize,
+    directory: Option<PathBuf>,
+    only: &[String],
+) -> Result<()> {
     let directory = scratch(directory)?;
     let at = |name: &str| directory.path().join(name);
     let time = Duration::from_secs_f64(seconds);
     let runtime = Runtime::new()?;
     let store = runtime.block_on(Sqlite::open(at("semel.db")))?;
-    let bare = BareSqlite::create(&at("bare.db"))?;
+    let least = BareSqlite::create(&at("least.db"), LEAST)?;
+    let own = BareSqlite::create(&at("own.db"), OWN)?;
     let keys = completed(&runtime, &store, REPLAYED)?;
 
-    let mut lines = Vec::new();
-    // In turns: a minute in which the disk is slow is slow for all.
-    for round in 0..rounds {
-        let mut measured = Vec::new();
-        let mut note = |name: String, figure: Figure| measured.push((name, figure));
-        note(
+    let mut cases: Vec<(String, Case<'_>)> = vec![
+        (
             "appends, 1 to an fdatasync".into(),
-            figure(|| appends(&at("append"), 1, time))?,
-        );
-        note(
+            Box::new(|| appends(&at("append"), 1, time)),
+        ),
+        (
             "appends, 64 to an fdatasync".into(),
-            figure(|| appends(&at("append"), 64, time))?,
-        );
-        note(
-            "bare SQLite, 1 to a commit".into(),
-            figure(|| bare.operations(1, time))?,
-        );
-        note(
-            "bare SQLite, 64 to a commit".into(),
-            figure(|| bare.operations(64, time))?,
-        );
-        for callers in CALLERS {
-            let name = format!("semel-sqlite, new, {callers} callers");
-            note(
-                name,
-                figure(|| new_operations(&runtime, &store, callers, time))?,
-            );
+            Box::new(|| appends(&at("append"), 64, time)),
+        ),
+    ];
+    for (name, bare) in [("least table", &least), ("own statements", &own)] {
+        for group in [1, 64] {
+            cases.push((
+                format!("bare SQLite, {name}, {group} to a commit"),
+                Box::new(move || bare.operations(group, time)),
+            ));
         }
-        for callers in CALLERS {
-            let name = format!("semel-sqlite, replay, {callers} callers");
-            note(
-                name,
-                figure(|| replays(&runtime, &store, &keys, callers, time))?,
-            );
-        }
-        if round == 0 {
-            lines.extend(measured.iter().map(|(name, _)| Line {
-                name: name.clone(),
-                figures: Vec::new(),
-            }));
-        }
-        for (line, (_, figure)) in lines.iter_mut().zip(measured) {
-            line.figures.push(figure);
+    }
+    let (runtime, store, keys) = (&runtime, &store, &keys);
+    for callers in CALLERS {
+        cases.push((
+            format!("semel-sqlite, new, {callers} callers"),
+            Box::new(move || new_operations(runtime, store, callers, time)),
+        ));
+    }
+    for callers in CALLERS {
+        cases.push((
+            format!("semel-sqlite, replay, {callers} callers"),
+            Box::new(move || replays(runtime, store, keys, callers, time)),
+        ));
+    }
+    cases.retain(|(name, _)| only.is_empty() || only.iter().any(|only| name.contains(only)));
+
+    let mut lines: Vec<_> = cases
+        .iter()
+        .map(|(name, _)| Line {
+            name: name.clone(),
+            figures: Vec::new(),
+        })
+        .collect();
+    // In turns, each time beginning with another: a minute in which the disk is slow is slow
+    // for all, and nobody always comes after the one who left it the most to do.
+    for round in 0..rounds {
+        for turn in 0..cases.len() {
+            let case = (turn + round * STRIDE) % cases.len();
+            lines[case].figures.push(figure(&cases[case].1)?);
         }
     }
     report(&lines);
@@ -96,29 +111,17 @@ fn report(lines: &[Line]) {
     }
     println!("\nratios of new operations, medians of the ratios within each round");
     let find = |name: &str| lines.iter().find(|line| line.name == name);
-    for (line, limit, wanted) in [
-        (
-            "semel-sqlite, new, 1 callers",
-            "bare SQLite, 1 to a commit",
-            "0.9",
-        ),
-        (
-            "semel-sqlite, new, 64 callers",
-            "bare SQLite, 64 to a commit",
-            "0.7, aim for 0.9",
-        ),
-        (
-            "semel-sqlite, new, 256 callers",
-            "bare SQLite, 64 to a commit",
-            "none",
-        ),
-    ] {
-        if let (Some(line), Some(limit)) = (find(line), find(limit)) {
-            let ratio = median_ratio(&line.figures, &limit.figures);
-            println!(
-                "{} / {}: {ratio:.2} (at least: {wanted})",
-                line.name, limit.name
-            );
+    for (callers, group, wanted) in [(1, 1, "0.9"), (64, 64, "0.7, aim for 0.9"), (256, 64, "-")] {
+        for table in ["own statements", "least table"] {
+            let line = find(&format!("semel-sqlite, new, {callers} callers"));
+            let limit = find(&format!("bare SQLite, {table}, {group} to a commit"));
+            if let (Some(line), Some(limit)) = (line, limit) {
+                let ratio = median_ratio(&line.figures, &limit.figures);
+                println!(
+                    "{} / {}: {ratio:.2} (wanted: {wanted})",
+                    line.name, limit.name
+                );
+            }
         }
     }
 }

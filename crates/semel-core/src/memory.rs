@@ -51,8 +51,8 @@ impl Memory {
         id: OperationId,
         change: impl FnOnce(Option<Record>, Timestamp) -> Transition<A>,
     ) -> A {
-        let now = self.clock.now();
         let mut records = self.lock();
+        let now = self.clock.now();
         let before = records.take(id);
         let after = change(before, now);
         records.put(after.record);
@@ -68,8 +68,8 @@ impl Memory {
         change: impl Fn(Option<Record>, Timestamp) -> Transition<bool>,
         told: impl Fn(OperationId, Option<&Record>) -> Option<T>,
     ) -> Vec<T> {
-        let now = self.clock.now();
         let mut records = self.lock();
+        let now = self.clock.now();
         let mut candidates: Vec<_> = records
             .by_id
             .values()
@@ -134,8 +134,8 @@ impl Records {
 
 impl Store for Memory {
     async fn reserve(&self, request: Reserve) -> Result<Decision> {
-        let now = self.clock.now();
         let mut records = self.lock();
+        let now = self.clock.now();
         let before = match records.find(&request.identity)?.map(|record| record.id) {
             Some(id) => records.take(id),
             None => None,

@@ -108,7 +108,9 @@ pub enum Status {
 }
 
 /// What was sent to the first caller, and is sent to every other.
-#[derive(Clone, Debug, PartialEq, Eq)]
+///
+/// It may hold what is nobody else's business, so `Debug` shows how much there is, not what.
+#[derive(Clone, PartialEq, Eq)]
 pub struct Response {
     /// The HTTP status, or the application's own code.
     pub status: u16,
@@ -121,8 +123,8 @@ pub struct Response {
     pub schema_version: u16,
 }
 
-/// Where an operation made of phases stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where an operation made of phases stands. `Debug` shows the name and not the data.
+#[derive(Clone, PartialEq, Eq)]
 pub struct RecoveryPoint {
     /// The name of the last phase that committed.
     pub name: Box<str>,
@@ -214,6 +216,23 @@ impl Status {
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+impl fmt::Debug for RecoveryPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({} bytes)", self.name, self.data.len())
+    }
+}
+
+impl fmt::Debug for Response {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Response")
+            .field("status", &self.status)
+            .field("headers", &self.headers.len())
+            .field("body_bytes", &self.body.as_ref().map(Bytes::len))
+            .field("schema_version", &self.schema_version)
+            .finish()
     }
 }
 
@@ -322,6 +341,21 @@ mod tests {
             assert_eq!(OperationId::from_bytes(*id.as_bytes()), id);
             assert_eq!(id.to_string().parse::<OperationId>().unwrap(), id);
         }
+    }
+
+    #[test]
+    fn a_response_does_not_show_in_debug_output() {
+        let response = Response {
+            status: 201,
+            headers: vec![("set-cookie".into(), Bytes::from_static(b"secret"))],
+            body: Some(Bytes::from_static(b"secret")),
+            schema_version: 0,
+        };
+        let shown = format!("{response:?}");
+        assert!(
+            !shown.contains("secret") && !shown.contains("115"),
+            "{shown}"
+        );
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use crate::transition::{Completion, Decision, Held, Reserve, Resolution, Resolve};
 use crate::{
-    Backoff, Code, Fence, Identity, OperationId, Record, RecoveryPoint, State, Status, Timestamp,
+    Backoff, Code, Fence, Identity, Key, OperationId, Record, RecoveryPoint, State, Status,
+    Timestamp,
 };
 
 /// Most records that one call of [`Maintain`] touches or one [`Page`] holds, whatever the
@@ -154,7 +155,8 @@ pub trait Maintain: Send + Sync + 'static {
     /// Removes up to `limit` tombstones whose time is over; says how many.
     fn purge(&self, limit: usize) -> impl Future<Output = Result<usize>> + Send;
 
-    /// Removes the stored response's body and headers; says whether there were any to remove.
+    /// Removes the stored response's body and headers, and the data of phases; says whether
+    /// the operation is completed, since nothing else is erased.
     fn erase(&self, id: OperationId) -> impl Future<Output = Result<bool>> + Send;
 }
 
@@ -186,7 +188,7 @@ pub struct Query {
     /// Only this command.
     pub operation: Option<Box<str>>,
     /// Only under this key.
-    pub key: Option<Box<str>>,
+    pub key: Option<Key>,
     /// Only those that wait for a person, or only those that do not.
     pub dead_lettered: Option<bool>,
     /// Only those older than this one: the [`Page::next`] of the page before.
@@ -242,7 +244,7 @@ impl Query {
         is(self.status.as_ref(), &operation.status)
             && is(self.tenant.as_deref(), operation.identity.tenant())
             && is(self.operation.as_deref(), operation.identity.operation())
-            && is(self.key.as_deref(), operation.identity.key().as_str())
+            && is(self.key.as_ref(), operation.identity.key())
             && is(
                 self.dead_lettered.as_ref(),
                 &operation.dead_lettered_at.is_some(),

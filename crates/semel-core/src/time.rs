@@ -62,7 +62,7 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     #[allow(
         clippy::disallowed_methods,
-        reason = "the one place that reads the wall clock"
+        reason = "the one place that reads the wall clock to judge by it"
     )]
     fn now(&self) -> Timestamp {
         let since_epoch = std::time::SystemTime::now()

@@ -84,7 +84,8 @@ pub enum Answer {
 /// A client asks to execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserve {
-    /// The name of the record, should there be a new one.
+    /// The name of the record, should there be a new one. Made for this one call: a name
+    /// that was used before would bring back its fence.
     pub id: OperationId,
     /// Tenant, command and key.
     pub identity: Identity,

@@ -46,7 +46,11 @@ CREATE TABLE semel_operations (
     body_expires_at     INTEGER,
     purge_at            INTEGER,
 
-    CHECK (status IN ('in_progress', 'completed', 'failed_retryable', 'unknown', 'expired')),
+    -- Not IN: for a list of this length SQLite builds a table, at every write.
+    CHECK (
+        status = 'in_progress' OR status = 'completed' OR status = 'failed_retryable'
+        OR status = 'unknown' OR status = 'expired'
+    ),
     -- A completed operation has an answer, and nothing else has one.
     CHECK ((status = 'completed') = (response_status IS NOT NULL)),
     CHECK ((status = 'completed') = (response_headers IS NOT NULL)),
@@ -73,13 +77,13 @@ CREATE UNIQUE INDEX semel_operations_id ON semel_operations (id);
 
 -- What the workers look for. Each holds only the rows that its worker may want: the first
 -- two stay as small as what is under way or unresolved, whatever the size of the table.
-CREATE INDEX semel_operations_leases ON semel_operations (locked_until, id)
+CREATE INDEX semel_operations_leases ON semel_operations (locked_until)
     WHERE status = 'in_progress';
-CREATE INDEX semel_operations_due ON semel_operations (reconcile_after, id)
+CREATE INDEX semel_operations_due ON semel_operations (reconcile_after)
     WHERE status = 'unknown' AND dead_lettered_at IS NULL;
-CREATE INDEX semel_operations_windows ON semel_operations (expires_at, id)
+CREATE INDEX semel_operations_windows ON semel_operations (expires_at)
     WHERE status IN ('completed', 'failed_retryable');
-CREATE INDEX semel_operations_bodies ON semel_operations (body_expires_at, id)
+CREATE INDEX semel_operations_bodies ON semel_operations (body_expires_at)
     WHERE body_expires_at IS NOT NULL;
-CREATE INDEX semel_operations_tombstones ON semel_operations (purge_at, id)
+CREATE INDEX semel_operations_tombstones ON semel_operations (purge_at)
     WHERE purge_at IS NOT NULL;

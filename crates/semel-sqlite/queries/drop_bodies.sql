@@ -6,6 +6,6 @@ WHERE seq IN (
     SELECT seq
     FROM semel_operations
     WHERE body_expires_at <= ?1 -- guard: the body's time is over
-    ORDER BY body_expires_at, id
+    ORDER BY body_expires_at
     LIMIT ?2
 )

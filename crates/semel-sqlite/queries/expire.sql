@@ -8,6 +8,6 @@ WHERE seq IN (
     FROM semel_operations
     WHERE status IN ('completed', 'failed_retryable') -- guard: nothing unfinished is pruned
       AND expires_at <= ?1 -- guard: the window is over
-    ORDER BY expires_at, id
+    ORDER BY expires_at
     LIMIT ?2
 )

@@ -4,6 +4,6 @@ WHERE seq IN (
     SELECT seq
     FROM semel_operations
     WHERE purge_at <= ?1 -- guard: the tombstone's time is over
-    ORDER BY purge_at, id
+    ORDER BY purge_at
     LIMIT ?2
 )

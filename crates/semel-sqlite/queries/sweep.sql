@@ -7,7 +7,7 @@ WHERE seq IN (
     FROM semel_operations
     WHERE status = 'in_progress' -- guard: only an execution is lost
       AND locked_until <= ?1 -- guard: the owner is silent
-    ORDER BY locked_until, id
+    ORDER BY locked_until
     LIMIT ?2
 )
 RETURNING id, attempt

@@ -9,7 +9,7 @@ use crate::{Options, migrate};
 
 /// Memory for the writer's pages, in KiB: the inner pages of the key index of tens of
 /// millions of operations, so that a new key costs at most one read.
-const WRITER_CACHE_KIB: i64 = 64 * 1024;
+const WRITER_CACHE_KIB: i64 = 2 * 1024;
 
 /// How long closing a checkpoint may wait for readers that are still at an old page. Every
 /// caller waits as long, so it is less than one slow commit.

@@ -136,27 +136,41 @@ impl From<rusqlite::Error> for Failure {
 impl From<Failure> for semel_core::Error {
     /// The error of a call of which nothing was written.
     fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Corrupt(reason) => Self::Corrupt { reason },
-            Failure::Sqlite(error) => {
-                let reason = match error.sqlite_error_code() {
-                    Some(ErrorCode::DiskFull) => {
-                        "the disk, or the bound set for the database, is full"
-                    }
-                    Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                        "another process holds the database"
-                    }
-                    Some(ErrorCode::ReadOnly) => "the database has become read-only",
-                    Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => {
-                        "the database file is damaged; stop, and restore it from a backup"
-                    }
-                    Some(_) | None => "SQLite refused the statement",
-                };
-                Self::Unavailable {
-                    reason: reason.into(),
-                    source: Some(error.into()),
-                }
+        let error = match failure {
+            Failure::Corrupt(reason) => return Self::Corrupt { reason },
+            Failure::Sqlite(error) => error,
+        };
+        if is_damage(&error) {
+            let reason = format!("{error}; stop, and restore the file from a backup");
+            return Self::Corrupt {
+                reason: reason.into(),
+            };
+        }
+        let reason = match error.sqlite_error_code() {
+            Some(ErrorCode::DiskFull) => "the disk, or the bound set for the database, is full",
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+                "another process holds the database"
             }
+            Some(ErrorCode::ReadOnly) => "the database has become read-only",
+            Some(_) | None => "SQLite refused the statement",
+        };
+        Self::Unavailable {
+            reason: reason.into(),
+            source: Some(error.into()),
         }
     }
+}
+
+/// Whether what is stored is not what was written: asking again would not help.
+fn is_damage(error: &rusqlite::Error) -> bool {
+    matches!(
+        error,
+        rusqlite::Error::FromSqlConversionFailure(..)
+            | rusqlite::Error::IntegralValueOutOfRange(..)
+            | rusqlite::Error::InvalidColumnType(..)
+            | rusqlite::Error::Utf8Error(..)
+    ) || matches!(
+        error.sqlite_error_code(),
+        Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase)
+    )
 }

@@ -27,6 +27,7 @@
 mod checkpoint;
 mod connection;
 mod error;
+mod gather;
 mod holder;
 mod maintenance;
 mod migrate;
@@ -116,8 +117,9 @@ impl Options {
     }
 
     /// Bounds the size of the database, as a full disk would: at the bound new operations
-    /// are refused, and nothing that is stored is lost. Rounded down to whole pages, and
-    /// never below what is stored already.
+    /// are refused, and nothing that is stored is lost. Completions need room as well, so
+    /// leave some: an execution whose answer finds none ends as unknown. Rounded down to
+    /// whole pages, and never below what is stored already.
     pub fn max_bytes(self, max_bytes: NonZeroU64) -> Self {
         Self {
             max_bytes: Some(max_bytes),

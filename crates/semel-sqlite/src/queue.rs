@@ -14,6 +14,12 @@ const MAX_WAITING: usize = 16 * 1024;
 /// first of them is not kept waiting by the last.
 pub(crate) const MAX_GROUP: usize = 512;
 
+/// How often a thread with nothing to do gives way before it sleeps: a fifth of a millisecond
+/// on an idle machine, and as long as it takes an answered caller to be woken and come back.
+/// With none a lone caller reached half of a bare loop, with 100 four fifths, with 300 and
+/// with 1000 nine tenths, and each took less processor time than the one before.
+const LINGER: usize = 400;
+
 pub(crate) struct Queue<T> {
     waiting: Mutex<Waiting<T>>,
     changed: Condvar,
@@ -67,7 +73,7 @@ impl<T> Queue<T> {
     /// Moves what waits, up to `most`, into `group`, after waiting until there is something.
     /// Leaves it empty when the queue is closed and nothing is left.
     pub(crate) fn take(&self, group: &mut Vec<T>, most: usize) {
-        let mut waiting = self.lock();
+        let mut waiting = self.linger(self.lock());
         while waiting.calls.is_empty() && !waiting.closed {
             waiting.idle += 1;
             waiting = self
@@ -78,6 +84,32 @@ impl<T> Queue<T> {
         }
         let count = waiting.calls.len().min(most);
         group.extend(waiting.calls.drain(..count));
+    }
+
+    /// Gives way a few times while nothing waits, before going to sleep: a caller that was
+    /// just answered often comes back at once, and waking a thread costs both more than this.
+    fn linger<'q>(&'q self, mut waiting: MutexGuard<'q, Waiting<T>>) -> MutexGuard<'q, Waiting<T>> {
+        for _ in 0..LINGER {
+            if !waiting.calls.is_empty() || waiting.closed {
+                break;
+            }
+            drop(waiting);
+            std::thread::yield_now();
+            waiting = self.lock();
+        }
+        waiting
+    }
+
+    /// Adds to `group` what has come since, up to `most` in all, without waiting.
+    pub(crate) fn take_more(&self, group: &mut Vec<T>, most: usize) {
+        let mut waiting = self.lock();
+        let count = waiting.calls.len().min(most.saturating_sub(group.len()));
+        group.extend(waiting.calls.drain(..count));
+    }
+
+    /// How many wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.lock().calls.len()
     }
 
     /// Lets the threads finish what waits, and accepts nothing more.

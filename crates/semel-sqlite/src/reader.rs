@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use semel_core::identity::IdentityHash;
 use semel_core::store::{Page, Query, Result};
 use semel_core::transition::{self, Decision};
-use semel_core::{Clock, Identity, OperationId, Record, Reserve, Status};
+use semel_core::{Clock, Identity, Key, OperationId, Record, Reserve, Status};
 use tokio::sync::oneshot;
 
 use crate::error::Failure;
@@ -51,38 +51,37 @@ pub(crate) fn run(
     }
 }
 
-/// Whether a request can be answered without writing: a replay, a refusal. Gives the
-/// request back where it cannot.
+/// Whether a request can be answered without writing: a replay, a refusal. Nothing is ever
+/// granted here.
 pub(crate) struct Peek {
     pub(crate) hash: IdentityHash,
-    pub(crate) request: Reserve,
+    pub(crate) request: Arc<Reserve>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-/// What a [`Peek`] found.
-pub(crate) enum Peeked {
-    Answer(Decision),
-    Write(Reserve),
-}
-
 impl Lookup for Peek {
-    type Answer = Peeked;
+    type Answer = Option<Decision>;
 
-    fn perform(self, sql: &mut Statements<'_>) -> std::result::Result<Peeked, Failure> {
-        let Some(record) = reserve::find(sql, self.hash, &self.request.identity)? else {
-            return Ok(Peeked::Write(self.request));
+    fn perform(self, sql: &mut Statements<'_>) -> std::result::Result<Option<Decision>, Failure> {
+        let Self {
+            hash,
+            request,
+            clock,
+        } = self;
+        let Some(record) = reserve::find(sql, hash, &request.identity)? else {
+            return Ok(None);
         };
         let before = record.state.status();
-        let after = transition::reserve(Some(record), self.request.clone(), self.clock.now());
+        let after = transition::reserve(Some(record), Reserve::clone(&request), clock.now());
         Ok(match after.answer {
-            Decision::Execute(_) | Decision::Resume(_) => Peeked::Write(self.request),
+            Decision::Execute(_) | Decision::Resume(_) => None,
             // A lease that was over: it is the writer who says so.
-            Decision::Unknown(_) if before == Status::InProgress => Peeked::Write(self.request),
+            Decision::Unknown(_) if before == Status::InProgress => None,
             answer @ (Decision::Replay(_)
             | Decision::InProgress(_)
             | Decision::Unknown(_)
             | Decision::KeyMisuse { .. }
-            | Decision::Expired(_)) => Peeked::Answer(answer),
+            | Decision::Expired(_)) => Some(answer),
         })
     }
 }
@@ -109,6 +108,9 @@ impl Lookup for FindIdentity {
     }
 }
 
+/// Sorts after every id: the longest there could be, and one byte more.
+const AFTER_ALL_IDS: [u8; 17] = [0xff; 17];
+
 /// A page of operations.
 pub(crate) struct List(pub(crate) Query);
 
@@ -118,12 +120,16 @@ impl Lookup for List {
     fn perform(self, sql: &mut Statements<'_>) -> std::result::Result<Page, Failure> {
         let Self(query) = self;
         let size = query.page_size();
+        let before: &[u8] = match &query.before {
+            Some(id) => id.as_bytes(),
+            None => &AFTER_ALL_IDS,
+        };
         let mut rows = sql.list.query(rusqlite::params![
-            query.before.as_ref().map(OperationId::as_bytes),
+            before,
             query.status.map(Status::as_str),
             query.tenant,
             query.operation,
-            query.key,
+            query.key.as_ref().map(Key::as_str),
             query.dead_lettered,
             // One more than fits tells whether there is a next page.
             i64::try_from(size).unwrap_or(i64::MAX).saturating_add(1),

@@ -4,6 +4,8 @@
 //! compared by the database, in one transaction. What none of them granted is then read, and
 //! the pure function says what it means.
 
+use std::sync::Arc;
+
 use rusqlite::{Statement, params};
 use semel_core::identity::IdentityHash;
 use semel_core::transition::{self, Decision, Grant};
@@ -17,7 +19,7 @@ use crate::writer::Command;
 /// Asks to execute.
 pub(crate) struct Reservation {
     pub(crate) hash: IdentityHash,
-    pub(crate) request: Reserve,
+    pub(crate) request: Arc<Reserve>,
 }
 
 impl Command for Reservation {
@@ -47,7 +49,7 @@ impl Reservation {
             fingerprints,
             owner,
             policy,
-        } = &self.request;
+        } = &*self.request;
         let locked_until = now.saturating_add(policy.lease);
         let (replay, body, tombstone) = window_micros(policy.windows);
         let fingerprint = fingerprints.newest();
@@ -112,7 +114,7 @@ impl Reservation {
         fingerprint: Fingerprint,
         now: Timestamp,
     ) -> Result<Option<Grant>, Failure> {
-        let Reserve { owner, policy, .. } = &self.request;
+        let Reserve { owner, policy, .. } = &*self.request;
         let locked_until = now.saturating_add(policy.lease);
         let (replay, body, tombstone) = window_micros(policy.windows);
         let mut rows = statement.query(params![
@@ -162,7 +164,7 @@ impl Reservation {
     fn answer(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Decision, Failure> {
         let record = self.record(sql)?;
         let id = record.id;
-        match transition::reserve(Some(record), self.request.clone(), now).answer {
+        match transition::reserve(Some(record), Reserve::clone(&self.request), now).answer {
             // The statements just refused to grant this. Whoever is right, nobody executes.
             Decision::Execute(_) | Decision::Resume(_) => Err(Failure::Corrupt(
                 format!("operation {id} is granted by one rule only").into(),

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::holder::{Advance, Complete, Evict, Heartbeat, MarkUnknown, Release};
 use crate::maintenance::{ClaimDue, DeadLetter, DropBodies, Erase, Expire, Judge, Purge, Sweep};
 use crate::queue::{Queue, Refused};
-use crate::reader::{Find, FindIdentity, List, Look, Lookup, Peek, Peeked};
+use crate::reader::{Find, FindIdentity, List, Look, Lookup, Peek};
 use crate::recent::Recent;
 use crate::reserve::Reservation;
 use crate::writer::{Call, Command, unsettled};
@@ -144,19 +144,18 @@ impl Inner {
     /// A request's answer, from a reader where one is likely to have it.
     async fn reserve(&self, request: Reserve) -> Result<Decision> {
         let hash = (self.identity_hash)(&request.identity);
-        let request = if self.answer_from_readers && self.recent.may_know(hash) {
+        let request = Arc::new(request);
+        if self.answer_from_readers && self.recent.may_know(hash) {
             let peek = Peek {
                 hash,
-                request,
+                request: Arc::clone(&request),
                 clock: Arc::clone(&self.clock),
             };
-            match self.look(&self.looks, peek).await? {
-                Peeked::Answer(decision) => return Ok(decision),
-                Peeked::Write(request) => request,
+            // Without a reader's answer, for whatever reason, there is the writer's.
+            if let Ok(Some(decision)) = self.look(&self.looks, peek).await {
+                return Ok(decision);
             }
-        } else {
-            request
-        };
+        }
         let decision = self.write(Reservation { hash, request }).await?;
         self.recent.note(hash);
         Ok(decision)

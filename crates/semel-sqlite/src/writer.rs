@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::checkpoint::Checkpoints;
 use crate::error::Failure;
+use crate::gather::Gathering;
 use crate::queries::{Queries, Statements};
 use crate::queue::{MAX_GROUP, Queue};
 
@@ -103,12 +104,15 @@ pub(crate) fn run(
     }));
     let mut sql = Statements::prepare(connection, queries)?;
     let mut group = Vec::with_capacity(MAX_GROUP);
+    let mut gathering = Gathering::new();
     loop {
-        queue.take(&mut group, MAX_GROUP);
+        gathering.take(queue, &mut group);
         if group.is_empty() {
             return Ok(());
         }
+        let answered = group.len();
         commit_group(connection, &mut sql, clock, &mut group);
+        gathering.settled(queue, answered);
         checkpoints.after_commit(connection, LOG_PAGES.get());
     }
 }
@@ -161,23 +165,23 @@ fn commit(
     clock: &Arc<dyn Clock>,
     group: &mut [Box<dyn Call>],
 ) -> std::result::Result<(), Unwritten> {
-    // Immediate: a transaction that finds out late that it must write fails at once,
-    // whatever the busy timeout.
-    connection
-        .execute_batch("BEGIN IMMEDIATE")
+    sql.begin
+        .execute([])
         .map_err(|error| Unwritten::NotBegun(error.into()))?;
     // Read under the lock: another process may have held it for seconds.
     let now = clock.now();
     let performed = group.iter_mut().try_for_each(|call| call.perform(sql, now));
     let result = match performed {
-        Ok(()) => connection
-            .execute_batch("COMMIT")
+        Ok(()) => sql
+            .commit
+            .execute([])
+            .map(|_| ())
             .map_err(|error| Unwritten::Unsure(Arc::new(error))),
         Err(failure) => Err(Unwritten::Spoiled(failure)),
     };
     if !connection.is_autocommit() {
         // If even this fails, the next BEGIN will, and its callers are told.
-        let _ = connection.execute_batch("ROLLBACK");
+        let _ = sql.rollback.execute([]);
     }
     result
 }

@@ -3,7 +3,7 @@
 use semel_core::store::{MAX_BATCH, Query, Summary};
 use semel_core::{KeyScope, OperationId, Reserve, Status};
 
-use super::fixture::{WINDOWS, completion, identity, request, request_for, together};
+use super::fixture::{WINDOWS, completion, identity, key, request, request_for, together};
 use super::{Fixture, Subject};
 
 fn ids(operations: &[Summary]) -> Vec<OperationId> {
@@ -147,7 +147,7 @@ fn filters() -> Vec<Query> {
             ..Query::default()
         },
         Query {
-            key: Some("done".into()),
+            key: Some(key("done")),
             ..Query::default()
         },
     ];

@@ -1,0 +1,2 @@
+-- Returns when the group is on the disk.
+COMMIT

@@ -1,0 +1,2 @@
+-- After a call that failed, or a commit that did.
+ROLLBACK
