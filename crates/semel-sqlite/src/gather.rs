@@ -32,28 +32,79 @@ impl Gathering {
     /// Takes the next group, after waiting until there is something to do. Leaves it empty
     /// when the queue is closed and nothing is left.
     pub(crate) fn take<T>(&mut self, queue: &Queue<T>, group: &mut Vec<T>) {
-        queue.take(group, MAX_GROUP);
+        if queue.take(group, MAX_GROUP) {
+            // It was quiet for so long that nobody is on the way back.
+            self.expected = 1;
+        }
         if group.is_empty() {
             return;
         }
         let expected = self.expected.min(MAX_GROUP);
-        let mut left = self.patience;
-        while group.len() < expected && left > 0 {
+        // What did not pay before may pay again, so some patience always comes back.
+        self.patience = (self.patience + 1).min(MOST_PATIENCE);
+        if group.len() >= expected {
+            return;
+        }
+        for _ in 0..self.patience {
             std::thread::yield_now();
             queue.take_more(group, MAX_GROUP);
-            left -= 1;
+            if group.len() >= expected {
+                self.patience = MOST_PATIENCE;
+                return;
+            }
         }
-        self.patience = if group.len() < expected {
-            self.patience / 2
-        } else {
-            MOST_PATIENCE
-        };
-        // It may pay again.
-        self.patience = self.patience.saturating_add(1).min(MOST_PATIENCE);
+        self.patience /= 2;
     }
 
     /// Notes that `answered` callers were just answered.
     pub(crate) fn settled<T>(&mut self, queue: &Queue<T>, answered: usize) {
         self.expected = answered + queue.waiting();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn taken(gathering: &mut Gathering, queue: &Queue<u32>) -> Vec<u32> {
+        let mut group = Vec::new();
+        gathering.take(queue, &mut group);
+        group
+    }
+
+    #[test]
+    fn those_who_were_answered_are_waited_for_while_it_pays() {
+        let queue = Queue::new();
+        let mut gathering = Gathering::new();
+        queue.push(1).unwrap();
+        gathering.settled(&queue, 3);
+        // Three were answered and one waits: four are expected, and only one comes.
+        assert_eq!(taken(&mut gathering, &queue), [1]);
+        assert_eq!(gathering.patience, MOST_PATIENCE / 2);
+        // All that is expected is there at once: nothing was learnt by waiting.
+        gathering.settled(&queue, 2);
+        queue.push(2).unwrap();
+        queue.push(3).unwrap();
+        assert_eq!(taken(&mut gathering, &queue), [2, 3]);
+        assert_eq!(gathering.patience, MOST_PATIENCE / 2 + 1);
+    }
+
+    #[test]
+    fn a_lone_call_after_a_quiet_time_waits_for_nobody() {
+        let queue = Arc::new(Queue::new());
+        let mut gathering = Gathering::new();
+        gathering.settled(&queue, 64);
+        let writer = {
+            let queue = Arc::clone(&queue);
+            std::thread::spawn(move || (taken(&mut gathering, &queue), gathering.patience))
+        };
+        while !queue.someone_sleeps() {
+            std::thread::yield_now();
+        }
+        queue.push(7).unwrap();
+        // Had it waited for the 64, it would have less patience now.
+        assert_eq!(writer.join().unwrap(), (vec![7], MOST_PATIENCE));
     }
 }

@@ -71,10 +71,12 @@ impl<T> Queue<T> {
     }
 
     /// Moves what waits, up to `most`, into `group`, after waiting until there is something.
-    /// Leaves it empty when the queue is closed and nothing is left.
-    pub(crate) fn take(&self, group: &mut Vec<T>, most: usize) {
+    /// Leaves it empty when the queue is closed and nothing is left. Says whether it slept.
+    pub(crate) fn take(&self, group: &mut Vec<T>, most: usize) -> bool {
         let mut waiting = self.linger(self.lock());
+        let mut slept = false;
         while waiting.calls.is_empty() && !waiting.closed {
+            slept = true;
             waiting.idle += 1;
             waiting = self
                 .changed
@@ -84,6 +86,7 @@ impl<T> Queue<T> {
         }
         let count = waiting.calls.len().min(most);
         group.extend(waiting.calls.drain(..count));
+        slept
     }
 
     /// Gives way a few times while nothing waits, before going to sleep: a caller that was
@@ -110,6 +113,12 @@ impl<T> Queue<T> {
     /// How many wait.
     pub(crate) fn waiting(&self) -> usize {
         self.lock().calls.len()
+    }
+
+    /// Whether a thread has gone to sleep.
+    #[cfg(test)]
+    pub(crate) fn someone_sleeps(&self) -> bool {
+        self.lock().idle > 0
     }
 
     /// Lets the threads finish what waits, and accepts nothing more.
