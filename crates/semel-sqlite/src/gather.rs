@@ -46,7 +46,9 @@ impl Gathering {
             return;
         }
         for _ in 0..self.patience {
-            std::thread::yield_now();
+            if !queue.give_way() {
+                break;
+            }
             queue.take_more(group, MAX_GROUP);
             if group.len() >= expected {
                 self.patience = MOST_PATIENCE;

@@ -4,7 +4,9 @@
 //! requests that arrived during a commit, without any timer.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Most calls that wait for one thread. Beyond it the disk is not keeping up, and a caller
 /// is better told so than left to wait.
@@ -20,9 +22,18 @@ pub(crate) const MAX_GROUP: usize = 512;
 /// with 1000 nine tenths, and each took less processor time than the one before.
 const LINGER: usize = 400;
 
+/// How long giving way may take: much more than on an idle machine, much less than a turn of
+/// the scheduler.
+const CHEAP: Duration = Duration::from_micros(100);
+
+/// How often a thread does not give way after it was not cheap: some seconds of traffic.
+const HURRY: u32 = 1000;
+
 pub(crate) struct Queue<T> {
     waiting: Mutex<Waiting<T>>,
     changed: Condvar,
+    /// How often not to give way.
+    hurry: AtomicU32,
 }
 
 struct Waiting<T> {
@@ -49,6 +60,7 @@ impl<T> Queue<T> {
         Self {
             waiting: Mutex::new(waiting),
             changed: Condvar::new(),
+            hurry: AtomicU32::new(0),
         }
     }
 
@@ -97,10 +109,35 @@ impl<T> Queue<T> {
                 break;
             }
             drop(waiting);
-            std::thread::yield_now();
+            let cheap = self.give_way();
             waiting = self.lock();
+            if !cheap {
+                break;
+            }
         }
         waiting
+    }
+
+    /// Lets others run, and says whether that was cheap. On a busy machine it is not: the
+    /// others keep the processor for milliseconds, where a thread that sleeps would be woken
+    /// at once. Then nobody gives way for a while.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "measures the machine, decides no lease"
+    )]
+    pub(crate) fn give_way(&self) -> bool {
+        let left = self.hurry.load(Ordering::Relaxed);
+        if left > 0 {
+            self.hurry.store(left - 1, Ordering::Relaxed);
+            return false;
+        }
+        let before = std::time::Instant::now();
+        std::thread::yield_now();
+        let cheap = before.elapsed() < CHEAP;
+        if !cheap {
+            self.hurry.store(HURRY, Ordering::Relaxed);
+        }
+        cheap
     }
 
     /// Adds to `group` what has come since, up to `most` in all, without waiting.
