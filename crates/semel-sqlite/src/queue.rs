@@ -22,9 +22,9 @@ pub(crate) const MAX_GROUP: usize = 512;
 /// with 1000 nine tenths, and each took less processor time than the one before.
 const LINGER: usize = 400;
 
-/// How long giving way may take: much more than on an idle machine, much less than a turn of
+/// How long giving way may take: enough for a few callers to come back, less than a turn of
 /// the scheduler.
-const CHEAP: Duration = Duration::from_micros(100);
+const CHEAP: Duration = Duration::from_millis(1);
 
 /// How often a thread does not give way after it was not cheap: some seconds of traffic.
 const HURRY: u32 = 1000;
