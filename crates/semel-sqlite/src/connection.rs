@@ -21,6 +21,11 @@ pub(crate) const CHECKPOINT_PATIENCE: Duration = Duration::from_millis(20);
 pub(crate) fn open_writer(options: &Options) -> Result<Connection, Error> {
     let connection = open(options, OpenFlags::SQLITE_OPEN_CREATE)?;
     let sqlite = |error| Error::opening(&options.path, error);
+    if connection.is_readonly(rusqlite::MAIN_DB).map_err(sqlite)? {
+        // SQLite falls back to reading, and would say so only at the first write.
+        let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY);
+        return Err(sqlite(rusqlite::Error::SqliteFailure(code, None)));
+    }
     migrate::check(&connection, options)?;
 
     // Readers and the writer do not wait for each other.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use rusqlite::params;
+use rusqlite::{Statement, params};
 use semel_core::transition::{self, Completion, Fenced, Held};
 use semel_core::{Code, Fence, RecoveryPoint, Resource, Timestamp, headers};
 
@@ -51,12 +51,7 @@ impl Command for Release {
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Held, Failure> {
         let Self(fence, code) = self;
-        let changed = sql.release.execute(params![
-            fence.id.as_bytes(),
-            fence.attempt,
-            code.as_str(),
-            now.as_micros()
-        ])?;
+        let changed = with_reason(&mut sql.release, *fence, code, now)?;
         held(changed, sql, *fence)
     }
 }
@@ -89,12 +84,7 @@ impl Command for MarkUnknown {
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Held, Failure> {
         let Self(fence, code) = self;
-        let changed = sql.mark_unknown.execute(params![
-            fence.id.as_bytes(),
-            fence.attempt,
-            code.as_str(),
-            now.as_micros()
-        ])?;
+        let changed = with_reason(&mut sql.mark_unknown, *fence, code, now)?;
         held(changed, sql, *fence)
     }
 }
@@ -134,6 +124,21 @@ impl Command for Advance {
         ])?;
         held(changed, sql, *fence)
     }
+}
+
+/// Runs a statement that leaves a record at `fence` somewhere else, and says why.
+pub(crate) fn with_reason(
+    statement: &mut Statement<'_>,
+    fence: Fence,
+    code: &Code,
+    now: Timestamp,
+) -> Result<usize, Failure> {
+    Ok(statement.execute(params![
+        fence.id.as_bytes(),
+        fence.attempt,
+        code.as_str(),
+        now.as_micros()
+    ])?)
 }
 
 /// What a holder is told when `changed` rows had its fence.

@@ -6,7 +6,7 @@ use semel_core::transition::{self, Completion, Resolution, Resolve, Verdict};
 use semel_core::{Backoff, Code, Fence, OperationId, Record, Resource, State, Timestamp, headers};
 
 use crate::error::Failure;
-use crate::holder::one_rule_only;
+use crate::holder::{one_rule_only, with_reason};
 use crate::queries::Statements;
 use crate::row;
 use crate::writer::Command;
@@ -144,12 +144,7 @@ impl Command for DeadLetter {
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Resolution, Failure> {
         let Self(fence, code) = self;
-        let changed = sql.dead_letter.execute(params![
-            fence.id.as_bytes(),
-            fence.attempt,
-            code.as_str(),
-            now.as_micros()
-        ])?;
+        let changed = with_reason(&mut sql.dead_letter, *fence, code, now)?;
         if changed == 1 {
             return Ok(Resolution::Applied);
         }

@@ -39,7 +39,7 @@ pub(crate) struct Inner {
     clock: Arc<dyn Clock>,
     answer_from_readers: bool,
     identity_hash: fn(&Identity) -> IdentityHash,
-    /// In the order in which they end.
+    /// The writer first.
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -165,11 +165,15 @@ impl Inner {
 /// Finishes what was accepted, and closes the file.
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.writes.close();
         self.looks.close();
         self.lists.close();
         self.checkpoints.end();
-        for thread in self.threads.drain(..) {
+        // The writer was started first and ends last: it closes a file that nobody else holds,
+        // so that SQLite clears the log away.
+        while let Some(thread) = self.threads.pop() {
+            if self.threads.is_empty() {
+                self.writes.close();
+            }
             // A thread that panicked has nothing left to finish.
             let _ = thread.join();
         }
