@@ -5,6 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
 use crate::{Fingerprint, Identity, Timestamp, Windows};
@@ -250,6 +251,27 @@ impl OperationId {
     /// The bytes of the name, which sort as the names do.
     pub fn as_bytes(&self) -> &[u8; 16] {
         self.0.as_bytes()
+    }
+
+    /// The key for a call that this operation makes elsewhere: the same on every attempt,
+    /// another for every step, and in the form of a UUID, which every provider takes.
+    ///
+    /// ```
+    /// # use semel_core::OperationId;
+    /// let id: OperationId = "01890a5d-ac96-774b-bcce-b302099a8057".parse()?;
+    /// assert_eq!(id.downstream_key("charge"), "1bb40324-1c38-8251-b3f9-5d4b6cd76ccd");
+    /// assert_ne!(id.downstream_key("charge"), id.downstream_key("refund"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn downstream_key(&self, step: &str) -> String {
+        let digest = Sha256::new()
+            .chain_update(b"semel downstream key\0")
+            .chain_update(self.as_bytes())
+            .chain_update(step.as_bytes())
+            .finalize();
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&digest[..16]);
+        Uuid::new_v8(bytes).to_string()
     }
 }
 

@@ -141,6 +141,8 @@ pub struct Replay {
     pub resource: Option<Resource>,
     /// When replaying stops.
     pub expires_at: Timestamp,
+    /// When the body goes, where it goes before the rest: whoever keeps a copy drops it then.
+    pub body_expires_at: Option<Timestamp>,
 }
 
 /// An execution that is under way.

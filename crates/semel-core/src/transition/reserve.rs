@@ -122,6 +122,7 @@ fn replay(record: &Record, completed: &Completed) -> Replay {
         response: completed.response.clone(),
         resource: record.resource.clone(),
         expires_at: completed.expires_at,
+        body_expires_at: completed.body_expires_at,
     }
 }
 

@@ -1,0 +1,398 @@
+//! Bodies on their way through the layer, and reading one within a bound.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::{Bytes, BytesMut};
+use http::HeaderMap;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt as _, Full};
+use pin_project_lite::pin_project;
+
+pin_project! {
+    /// The body that the inner service is given: of a guarded request it was read whole
+    /// before anything was reserved, of any other it comes as it comes.
+    #[derive(Debug)]
+    pub struct RequestBody<B> {
+        #[pin]
+        kind: RequestKind<B>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = RequestKindProjection]
+    enum RequestKind<B> {
+        Buffered { #[pin] body: Full<Bytes> },
+        Streaming { #[pin] body: B },
+    }
+}
+
+pin_project! {
+    /// The body that the client is given: of a guarded request it is settled, of any other it
+    /// comes as it comes.
+    #[derive(Debug)]
+    pub struct ResponseBody<B> {
+        #[pin]
+        kind: ResponseKind<B>,
+    }
+}
+
+pin_project! {
+    #[derive(Debug)]
+    #[project = ResponseKindProjection]
+    enum ResponseKind<B> {
+        Settled { body: Settled<B> },
+        Passed { #[pin] body: B },
+    }
+}
+
+/// A body whose operation is settled: what the record says of it is written.
+#[derive(Debug)]
+pub(crate) struct Settled<B>(Content<B>);
+
+#[derive(Debug)]
+enum Content<B> {
+    /// Known whole: a replay, a refusal, an answer that was stored. Trailers reach the first
+    /// caller only.
+    Whole(Option<Bytes>, Option<HeaderMap>),
+    /// What was read before the answer turned out too large to store, then the rest.
+    Over(VecDeque<Frame<Bytes>>, Pin<Box<B>>),
+}
+
+/// A response that was read as far as the bound allows.
+pub(crate) enum Collected<B> {
+    Whole(Bytes, Option<HeaderMap>),
+    Over(Settled<B>),
+}
+
+/// Why a request's body could not be read.
+#[derive(Debug)]
+pub(crate) enum Unread<E> {
+    TooLarge,
+    Broken(E),
+}
+
+impl<B> RequestBody<B> {
+    pub(crate) fn buffered(body: Bytes) -> Self {
+        let body = Full::new(body);
+        Self {
+            kind: RequestKind::Buffered { body },
+        }
+    }
+
+    pub(crate) fn streaming(body: B) -> Self {
+        Self {
+            kind: RequestKind::Streaming { body },
+        }
+    }
+}
+
+impl<B> Body for RequestBody<B>
+where
+    B: Body<Data = Bytes>,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project().kind.project() {
+            RequestKindProjection::Buffered { body } => body
+                .poll_frame(context)
+                .map(|frame| frame.map(|frame| frame.map_err(never))),
+            RequestKindProjection::Streaming { body } => body.poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            RequestKind::Buffered { body } => body.is_end_stream(),
+            RequestKind::Streaming { body } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            RequestKind::Buffered { body } => body.size_hint(),
+            RequestKind::Streaming { body } => body.size_hint(),
+        }
+    }
+}
+
+fn never<T>(never: Infallible) -> T {
+    match never {}
+}
+
+impl<B> Settled<B> {
+    pub(crate) fn whole(body: Bytes, trailers: Option<HeaderMap>) -> Self {
+        Self(Content::Whole((!body.is_empty()).then_some(body), trailers))
+    }
+}
+
+impl<B> Body for Settled<B>
+where
+    B: Body<Data = Bytes>,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match &mut self.0 {
+            Content::Whole(body, trailers) => {
+                let frame = body.take().map(Frame::data);
+                Poll::Ready(
+                    frame
+                        .or_else(|| trailers.take().map(Frame::trailers))
+                        .map(Ok),
+                )
+            }
+            Content::Over(read, rest) => match read.pop_front() {
+                Some(frame) => Poll::Ready(Some(Ok(frame))),
+                None => rest.as_mut().poll_frame(context),
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0 {
+            Content::Whole(body, trailers) => body.is_none() && trailers.is_none(),
+            Content::Over(read, rest) => read.is_empty() && rest.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Content::Whole(body, _) => {
+                SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64))
+            }
+            Content::Over(read, rest) => {
+                let read: u64 = read
+                    .iter()
+                    .filter_map(|frame| frame.data_ref().map(|data| data.len() as u64))
+                    .sum();
+                let rest = rest.size_hint();
+                let mut hint = SizeHint::new();
+                hint.set_lower(read.saturating_add(rest.lower()));
+                if let Some(upper) = rest.upper() {
+                    hint.set_upper(read.saturating_add(upper));
+                }
+                hint
+            }
+        }
+    }
+}
+
+impl<B> ResponseBody<B> {
+    pub(crate) fn settled(body: Settled<B>) -> Self {
+        Self {
+            kind: ResponseKind::Settled { body },
+        }
+    }
+
+    pub(crate) fn passed(body: B) -> Self {
+        Self {
+            kind: ResponseKind::Passed { body },
+        }
+    }
+}
+
+impl<B> Body for ResponseBody<B>
+where
+    B: Body<Data = Bytes>,
+{
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        match self.project().kind.project() {
+            ResponseKindProjection::Settled { body } => Pin::new(body).poll_frame(context),
+            ResponseKindProjection::Passed { body } => body.poll_frame(context),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.kind {
+            ResponseKind::Settled { body } => body.is_end_stream(),
+            ResponseKind::Passed { body } => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.kind {
+            ResponseKind::Settled { body } => body.size_hint(),
+            ResponseKind::Passed { body } => body.size_hint(),
+        }
+    }
+}
+
+/// Reads a request's body whole. Its trailers are dropped: no application behind a buffer can
+/// rely on them, and none are part of the fingerprint.
+pub(crate) async fn read<B>(body: B, limit: usize) -> Result<Bytes, Unread<B::Error>>
+where
+    B: Body<Data = Bytes>,
+{
+    if over(&body, limit) {
+        return Err(Unread::TooLarge);
+    }
+    let mut body = std::pin::pin!(body);
+    // Nearly every body is one frame, and is not copied.
+    let mut first = Bytes::new();
+    let mut all = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(Unread::Broken)?.into_data() else {
+            continue;
+        };
+        let length = first.len().max(all.len()) + data.len();
+        if length > limit {
+            return Err(Unread::TooLarge);
+        }
+        if length == data.len() {
+            first = data;
+            continue;
+        }
+        if all.is_empty() {
+            all.extend_from_slice(&first);
+        }
+        all.extend_from_slice(&data);
+    }
+    Ok(if all.is_empty() { first } else { all.freeze() })
+}
+
+/// Reads a response's body up to `limit` bytes; what is larger is left to flow.
+pub(crate) async fn collect<B>(body: B, limit: usize) -> Result<Collected<B>, B::Error>
+where
+    B: Body<Data = Bytes>,
+{
+    let mut body = Box::pin(body);
+    let mut read = VecDeque::new();
+    let mut length = 0;
+    let mut trailers = None;
+    if over(&body, limit) {
+        return Ok(Collected::Over(Settled(Content::Over(read, body))));
+    }
+    while let Some(frame) = body.frame().await {
+        match frame?.into_data() {
+            Ok(data) => {
+                length += data.len();
+                read.push_back(Frame::data(data));
+                if length > limit {
+                    return Ok(Collected::Over(Settled(Content::Over(read, body))));
+                }
+            }
+            Err(frame) => trailers = frame.into_trailers().ok(),
+        }
+    }
+    Ok(Collected::Whole(joined(read, length), trailers))
+}
+
+fn joined(mut frames: VecDeque<Frame<Bytes>>, length: usize) -> Bytes {
+    if frames.len() <= 1 {
+        return frames
+            .pop_front()
+            .and_then(|frame| frame.into_data().ok())
+            .unwrap_or_default();
+    }
+    let mut all = BytesMut::with_capacity(length);
+    for frame in frames {
+        if let Ok(data) = frame.into_data() {
+            all.extend_from_slice(&data);
+        }
+    }
+    all.freeze()
+}
+
+/// Whether a body says beforehand that it is too large.
+fn over(body: &impl Body, limit: usize) -> bool {
+    body.size_hint().lower() > limit as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::StreamBody;
+
+    type Parts = Vec<Result<Frame<Bytes>, &'static str>>;
+
+    fn stream(parts: Parts) -> impl Body<Data = Bytes, Error = &'static str> {
+        StreamBody::new(futures_util::stream::iter(parts))
+    }
+
+    #[allow(
+        clippy::unnecessary_wraps,
+        reason = "an element of a stream that may fail"
+    )]
+    fn data(text: &'static str) -> Result<Frame<Bytes>, &'static str> {
+        Ok(Frame::data(Bytes::from_static(text.as_bytes())))
+    }
+
+    #[tokio::test]
+    async fn a_request_is_read_whole_or_not_at_all() {
+        let whole = read(stream(vec![data("ab"), data(""), data("cd"), data("e")]), 5).await;
+        assert_eq!(whole.unwrap(), "abcde");
+        assert_eq!(read(stream(vec![]), 0).await.unwrap(), "");
+        assert_eq!(
+            read(stream(vec![data(""), data("x")]), 1).await.unwrap(),
+            "x"
+        );
+        for parts in [
+            vec![data("abcdef")],
+            vec![data("abc"), data("def")],
+            vec![data("ab"), data("cd"), data("ef")],
+        ] {
+            let refused = read(stream(parts), 5).await;
+            assert!(matches!(refused, Err(Unread::TooLarge)));
+        }
+        let broken = read(stream(vec![data("abc"), Err("reset")]), 5).await;
+        assert!(matches!(broken, Err(Unread::Broken("reset"))));
+    }
+
+    #[tokio::test]
+    async fn a_response_over_the_bound_flows_on_in_full() {
+        for parts in [
+            vec![data("abcdef"), data("gh")],
+            vec![data("abc"), data("def"), data("gh")],
+        ] {
+            let Collected::Over(body) = collect(stream(parts), 5).await.unwrap() else {
+                panic!("not over");
+            };
+            assert_eq!(body.collect().await.unwrap().to_bytes(), "abcdefgh");
+        }
+        let full = Full::new(Bytes::from_static(b"abcdef"));
+        let Collected::Over(body) = collect(full, 5).await.unwrap() else {
+            panic!("not over");
+        };
+        assert_eq!(body.size_hint().exact(), Some(6));
+    }
+
+    #[tokio::test]
+    async fn a_truncated_response_is_an_error() {
+        let cut = collect(stream(vec![data("abc"), Err("reset")]), 100).await;
+        assert_eq!(cut.err(), Some("reset"));
+    }
+
+    #[tokio::test]
+    async fn trailers_reach_the_first_caller() {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("checksum", "7".parse().unwrap());
+        let parts = vec![data("abc"), Ok(Frame::trailers(trailers.clone()))];
+        let Collected::Whole(body, found) = collect(stream(parts), 100).await.unwrap() else {
+            panic!("over");
+        };
+        assert_eq!(found.as_ref(), Some(&trailers));
+        let sent = Settled::<Full<Bytes>>::whole(body, found);
+        let sent = sent.collect().await.unwrap();
+        assert_eq!(sent.trailers(), Some(&trailers));
+        assert_eq!(sent.to_bytes(), "abc");
+    }
+}

@@ -1,0 +1,251 @@
+//! The way of one guarded request, from its key to its answer.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Request, Response};
+use http_body::Body;
+use semel_core::{Decision, Fingerprints, Identity, Key, Store, Timestamp};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+use crate::answer::{self, Refusal};
+use crate::body::{self, RequestBody, ResponseBody, Unread};
+use crate::cache::Generation;
+use crate::extract::original_uri;
+use crate::fingerprint::{TooLarge, fingerprints};
+use crate::layer::Layer;
+use crate::reason;
+use crate::replay;
+use crate::reserve::{Attempted, attempt};
+use crate::route::{Guard, InFlight};
+use crate::service::{BoxError, settled};
+
+/// How often a waiter looks for itself: the execution may be another process's, from which
+/// no wake-up comes.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// The longest that a client is told to stay away.
+const RETRY_AFTER_MAX: u64 = 60;
+
+/// Everything that is needed to ask for an execution, and to perform it.
+pub(crate) struct Job<S, I> {
+    pub(crate) layer: Layer<S>,
+    pub(crate) guard: Arc<Guard>,
+    pub(crate) identity: Identity,
+    pub(crate) fingerprints: Fingerprints,
+    pub(crate) head: Parts,
+    pub(crate) body: Bytes,
+    pub(crate) inner: I,
+}
+
+pub(crate) async fn guarded<S, I, B, R>(
+    layer: Layer<S>,
+    guard: Arc<Guard>,
+    key: Key,
+    line: HeaderValue,
+    request: Request<B>,
+    inner: I,
+) -> Response<ResponseBody<R>>
+where
+    S: Store,
+    I: tower_service::Service<Request<RequestBody<B>>, Response = Response<R>> + Send + 'static,
+    I::Future: Send + 'static,
+    I::Error: Into<BoxError>,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+    R: Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let rules = Arc::clone(&layer.rules);
+    let mut answer = match prepare(layer, guard, key, request, inner).await {
+        Ok(job) => answer(Box::new(job)).await,
+        Err(refusal) => settled(refusal.render(rules.dialect)),
+    };
+    answer.headers_mut().insert(rules.header.clone(), line);
+    answer
+}
+
+/// Reads the body, finds the tenant, and takes the fingerprint.
+async fn prepare<S, I, B>(
+    layer: Layer<S>,
+    guard: Arc<Guard>,
+    key: Key,
+    request: Request<B>,
+    inner: I,
+) -> Result<Job<S, I>, Refusal>
+where
+    B: Body<Data = Bytes>,
+{
+    let (head, body) = request.into_parts();
+    let body = match body::read(body, guard.route.max_request).await {
+        Ok(body) => body,
+        Err(Unread::TooLarge) => return Err(Refusal::new(&reason::REQUEST_TOO_LARGE)),
+        Err(Unread::Broken(_)) => return Err(Refusal::new(&reason::REQUEST_INCOMPLETE)),
+    };
+    let rules = &layer.rules;
+    let tenant = (rules.tenant)(&head).ok_or(Refusal::new(&reason::TENANT_UNRESOLVED))?;
+    let unnamed;
+    let operation = if let Some(name) = &guard.route.operation {
+        name
+    } else {
+        let uri = original_uri(&head.extensions, &head.uri);
+        unnamed = format!("{} {}", head.method, uri.path()).into_boxed_str();
+        &unnamed
+    };
+    let fingerprints = fingerprints(&guard, operation, &head, &body)
+        .map_err(|TooLarge| Refusal::new(&reason::REQUEST_TOO_LARGE))?;
+    let identity = Identity::new(tenant, operation.clone(), key)
+        .map_err(|error| Refusal::new(&reason::TENANT_UNRESOLVED).detail(format!("{error}.")))?
+        .scoped(guard.scope(rules.dialect));
+    Ok(Job {
+        layer,
+        guard,
+        identity,
+        fingerprints,
+        head,
+        body,
+        inner,
+    })
+}
+
+/// The answer from memory, or from the store, or from an execution.
+async fn answer<S, I, B, R>(mut job: Box<Job<S, I>>) -> Response<ResponseBody<R>>
+where
+    S: Store,
+    I: tower_service::Service<Request<RequestBody<B>>, Response = Response<R>> + Send + 'static,
+    I::Future: Send + 'static,
+    I::Error: Into<BoxError>,
+    B: Body<Data = Bytes> + Send + 'static,
+    R: Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let state = Arc::clone(&job.layer.state);
+    let now = state.clock.now();
+    if let Some(found) = state.cache.find(&job.identity, &job.fingerprints, now) {
+        job.guard.meters.replay.increment(1);
+        return settled(replay::respond(&job.layer.rules, found));
+    }
+    let read_at = state.cache.generation();
+    let (mut running, again) = match look(job).await {
+        Attempted::Answered(response) => return response,
+        Attempted::Decided(Decision::InProgress(running), job) => (running, job),
+        Attempted::Decided(decision, job) => return settled(job.tell(decision, read_at)),
+    };
+    job = again;
+    let patience = match job.guard.route.in_flight {
+        InFlight::Wait { max } => max,
+        InFlight::Reject | InFlight::Accept => Duration::ZERO,
+    };
+    let until = Instant::now() + patience;
+    while Instant::now() < until
+        && let Some(place) = state.waiters.enter(running.fence.id)
+    {
+        // Listening before looking: an end that comes after the look is heard.
+        let ended = place.ended();
+        let mut ended = pin!(ended.notified());
+        ended.as_mut().enable();
+        (running, job) = match look(job).await {
+            Attempted::Answered(response) => return response,
+            Attempted::Decided(Decision::InProgress(running), job) => (running, job),
+            Attempted::Decided(decision, job) => return settled(job.tell(decision, read_at)),
+        };
+        let _ = timeout_at(until.min(Instant::now() + LOOK_EVERY), ended).await;
+    }
+    settled(job.tell(Decision::InProgress(running), read_at))
+}
+
+/// Asks for an execution, and performs it where it is granted, in a task of its own: whoever
+/// stops waiting for the answer stops nothing else.
+async fn look<S, I, B, R>(job: Box<Job<S, I>>) -> Attempted<S, I, R>
+where
+    S: Store,
+    I: tower_service::Service<Request<RequestBody<B>>, Response = Response<R>> + Send + 'static,
+    I::Future: Send + 'static,
+    I::Error: Into<BoxError>,
+    B: Body<Data = Bytes> + Send + 'static,
+    R: Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let (reply, answer) = oneshot::channel();
+    let dialect = job.layer.rules.dialect;
+    let state = Arc::clone(&job.layer.state);
+    state.executions.spawn(attempt(job, reply));
+    // A task that ends without a word was ended by the runtime: nobody knows how far it came.
+    answer.await.unwrap_or_else(|_| {
+        Attempted::Answered(settled(
+            Refusal::new(&reason::OUTCOME_BROKEN).render(dialect),
+        ))
+    })
+}
+
+impl<S: Store, I> Job<S, I> {
+    /// What a client is told that may not execute.
+    fn tell(self, decision: Decision, read_at: Generation) -> Response<Bytes> {
+        let rules = &self.layer.rules;
+        let meters = &self.guard.meters;
+        let refusal = match decision {
+            Decision::Replay(found) => {
+                meters.replay.increment(1);
+                let Self {
+                    identity,
+                    fingerprints,
+                    ..
+                } = self;
+                return match replay::from_store(found) {
+                    Ok(found) => {
+                        let cache = &self.layer.state.cache;
+                        cache.fill(read_at, identity, fingerprints, found.clone());
+                        replay::respond(rules, found)
+                    }
+                    Err(refusal) => refusal.render(rules.dialect),
+                };
+            }
+            Decision::InProgress(running) => {
+                meters.in_progress.increment(1);
+                let id = running.fence.id;
+                if self.guard.route.in_flight == InFlight::Accept {
+                    return answer::accepted(id, rules.status_of(id));
+                }
+                Refusal::new(&reason::IN_PROGRESS).operation(id)
+            }
+            Decision::Unknown(unknown) => {
+                meters.unknown.increment(1);
+                let id = unknown.id;
+                Refusal {
+                    location: rules.status_of(id),
+                    retry_after: Some(self.seconds_until(unknown.reconcile_after)),
+                    ..Refusal::new(&reason::OUTCOME_UNKNOWN).operation(id)
+                }
+            }
+            Decision::KeyMisuse { id } => {
+                meters.key_misuse.increment(1);
+                let key = self.identity.key().short_hash();
+                let (tenant, operation) = (self.identity.tenant(), self.identity.operation());
+                tracing::info!(%id, key, tenant, operation, "a key was used for another request");
+                // The id would tell a misuser that there is something to ask about.
+                Refusal::new(&reason::KEY_REUSED)
+            }
+            Decision::Expired(expired) => {
+                meters.expired.increment(1);
+                Refusal {
+                    resource: expired.resource,
+                    ..Refusal::new(&reason::EXPIRED).operation(expired.id)
+                }
+            }
+            // Never told: whoever is granted an execution performs it.
+            Decision::Execute(_) | Decision::Resume(_) => Refusal::new(&reason::OUTCOME_BROKEN),
+        };
+        refusal.render(rules.dialect)
+    }
+
+    fn seconds_until(&self, at: Timestamp) -> u64 {
+        let micros = at.as_micros() - self.layer.state.clock.now().as_micros();
+        u64::try_from(micros / 1_000_000)
+            .unwrap_or(0)
+            .clamp(1, RETRY_AFTER_MAX)
+    }
+}

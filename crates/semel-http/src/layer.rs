@@ -1,0 +1,410 @@
+//! The layer: a store, who is calling, and what is guarded how.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderName, HeaderValue, Method};
+use semel_core::key::Dialect;
+use semel_core::{Clock, Maintain, OperationId, Owner, Store, SystemClock, store};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::cache::Cache;
+use crate::route::{Error, Guard, IntoRoute, KeyRule, Route};
+use crate::service::Service;
+use crate::waiters::Waiters;
+
+/// What the cache of completed answers may take, unless it is told otherwise.
+pub const CACHE_BYTES: u64 = 64 << 20;
+
+/// How long a client waits for the store before it is told that nothing happened.
+const STORE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a client waits for its outcome to be recorded before it is told that this goes on
+/// without it.
+const RECORD_PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long after [`Layer::drain`] gave up on an execution its record may take to say so.
+const LAST_WORDS: Duration = Duration::from_secs(5);
+
+type Tenant = Arc<dyn Fn(&Parts) -> Option<Box<str>> + Send + Sync>;
+
+/// A [`tower_layer::Layer`] that makes what it wraps safe to retry.
+///
+/// Clones share everything: give one to the router and keep one to [`drain`](Layer::drain).
+///
+/// ```
+/// use semel_core::Memory;
+/// use semel_http::{Layer, tenant};
+///
+/// let layer = Layer::new(Memory::default())
+///     .tenant(tenant::header("X-Account-Id"))
+///     .route("POST /payments", |route| route.operation("create_payment").min_length(16));
+/// ```
+pub struct Layer<S> {
+    pub(crate) state: Arc<State<S>>,
+    pub(crate) rules: Arc<Rules>,
+}
+
+/// What all requests share.
+pub(crate) struct State<S> {
+    pub(crate) store: S,
+    pub(crate) cache: Cache,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) waiters: Waiters,
+    pub(crate) executions: TaskTracker,
+    /// Told to executions that the process no longer waits for.
+    pub(crate) abandon: CancellationToken,
+    pub(crate) owner: Owner,
+    pub(crate) store_patience: Duration,
+    pub(crate) record_patience: Duration,
+}
+
+/// What a configuration decides.
+#[derive(Clone)]
+pub(crate) struct Rules {
+    pub(crate) dialect: Dialect,
+    pub(crate) header: HeaderName,
+    pub(crate) replayed: HeaderName,
+    pub(crate) tenant: Tenant,
+    /// Where operations can be asked about: a prefix of the `Location` in 202 and unknown.
+    pub(crate) status_path: Option<Box<str>>,
+    defaults: Route,
+    /// Of `POST` and `PATCH` without a route of their own.
+    unnamed: Arc<Guard>,
+    routes: HashMap<Method, matchit::Router<Arc<Guard>>>,
+}
+
+/// A layer that does not know yet who is calling, and so is none.
+#[must_use = "say who is calling with `tenant`"]
+pub struct Builder<S> {
+    store: S,
+    cache_bytes: u64,
+    clock: Arc<dyn Clock>,
+    store_patience: Duration,
+    record_patience: Duration,
+}
+
+/// What [`Layer::drain`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// Executions that were given up: their outcomes are unknown.
+    pub abandoned: usize,
+}
+
+impl Layer<()> {
+    /// Begins with the store. Who is calling must be said next.
+    #[allow(
+        clippy::new_ret_no_self,
+        reason = "there is no layer without a tenant, and the types say so"
+    )]
+    pub fn new<S: Store>(store: S) -> Builder<S> {
+        Builder {
+            store,
+            cache_bytes: CACHE_BYTES,
+            clock: Arc::new(SystemClock),
+            store_patience: STORE_PATIENCE,
+            record_patience: RECORD_PATIENCE,
+        }
+    }
+}
+
+impl<S: Store> Builder<S> {
+    /// How many bytes of completed answers are kept in memory; 0 keeps none.
+    pub fn cache_bytes(self, cache_bytes: u64) -> Self {
+        Self {
+            cache_bytes,
+            ..self
+        }
+    }
+
+    /// The clock of the store, by which cached answers end when the store's do.
+    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self { clock, ..self }
+    }
+
+    /// How long a client waits for the store: before the execution, where it is then told
+    /// that nothing happened, and after it, where it is told that recording goes on.
+    pub fn patience(self, before: Duration, after: Duration) -> Self {
+        Self {
+            store_patience: before,
+            record_patience: after,
+            ..self
+        }
+    }
+
+    /// Who is calling: see [`crate::tenant`].
+    pub fn tenant<T: Into<Box<str>>>(
+        self,
+        tenant: impl Fn(&Parts) -> Option<T> + Send + Sync + 'static,
+    ) -> Layer<S> {
+        let state = State {
+            store: self.store,
+            cache: Cache::new(self.cache_bytes),
+            clock: self.clock,
+            waiters: Waiters::default(),
+            executions: TaskTracker::new(),
+            abandon: CancellationToken::new(),
+            owner: format!("process {}", std::process::id()).into(),
+            store_patience: self.store_patience,
+            record_patience: self.record_patience,
+        };
+        Layer {
+            state: Arc::new(state),
+            rules: Arc::new(Rules::new(tenant)),
+        }
+    }
+}
+
+impl<S: Store> Layer<S> {
+    /// Other rules over the same store, cache and running executions: for a configuration
+    /// that is read again.
+    pub fn rules_anew<T: Into<Box<str>>>(
+        &self,
+        tenant: impl Fn(&Parts) -> Option<T> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            state: Arc::clone(&self.state),
+            rules: Arc::new(Rules::new(tenant)),
+        }
+    }
+
+    /// How keys are written and refusals worded.
+    pub fn dialect(mut self, dialect: Dialect) -> Self {
+        Arc::make_mut(&mut self.rules).dialect = dialect;
+        self
+    }
+
+    /// The header that holds the key: `Idempotency-Key`, unless this says otherwise.
+    pub fn header(mut self, name: HeaderName) -> Self {
+        Arc::make_mut(&mut self.rules).header = name;
+        self
+    }
+
+    /// The header that marks a replay: `Idempotent-Replayed`, unless this says otherwise.
+    pub fn replayed_header(mut self, name: HeaderName) -> Self {
+        Arc::make_mut(&mut self.rules).replayed = name;
+        self
+    }
+
+    /// Where operations can be asked about, such as `/.semel/operations/`: the id is put
+    /// behind it, and clients are sent there. Without it there is no such place.
+    pub fn status_path(mut self, prefix: impl Into<Box<str>>) -> Self {
+        Arc::make_mut(&mut self.rules).status_path = Some(prefix.into());
+        self
+    }
+
+    /// What routes begin with, if they are added after this, and how `POST` and `PATCH` are
+    /// guarded where no route says so. Of these a key is optional, unless this says otherwise.
+    ///
+    /// # Panics
+    /// If what is said is impossible; see [`try_defaults`](Layer::try_defaults).
+    #[allow(
+        clippy::panic,
+        reason = "as axum does: a wrong route is found when the program starts"
+    )]
+    pub fn defaults<R: IntoRoute>(self, change: impl FnOnce(Route) -> R) -> Self {
+        match self.try_defaults(change) {
+            Ok(layer) => layer,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// As [`defaults`](Layer::defaults), for what a person configured.
+    ///
+    /// # Errors
+    /// What is impossible about it.
+    pub fn try_defaults<R: IntoRoute>(
+        mut self,
+        change: impl FnOnce(Route) -> R,
+    ) -> Result<Self, Error> {
+        let rules = Arc::make_mut(&mut self.rules);
+        let unnamed = change(rules.unnamed.route.clone()).into_route()?;
+        rules.defaults = Route {
+            key: rules.defaults.key,
+            operation: None,
+            ..unnamed.clone()
+        };
+        rules.unnamed = Arc::new(Guard::new(unnamed, UNNAMED)?);
+        Ok(self)
+    }
+
+    /// Guards a route: a method and a path, with `{parameter}` and `{*rest}` as in axum.
+    ///
+    /// # Panics
+    /// If the route is impossible; see [`try_route`](Layer::try_route).
+    #[allow(
+        clippy::panic,
+        reason = "as axum does: a wrong route is found when the program starts"
+    )]
+    pub fn route<R: IntoRoute>(self, pattern: &str, change: impl FnOnce(Route) -> R) -> Self {
+        match self.try_route(pattern, change) {
+            Ok(layer) => layer,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// As [`route`](Layer::route), for what a person configured.
+    ///
+    /// # Errors
+    /// What is impossible about it.
+    pub fn try_route<R: IntoRoute>(
+        mut self,
+        pattern: &str,
+        change: impl FnOnce(Route) -> R,
+    ) -> Result<Self, Error> {
+        let rules = Arc::make_mut(&mut self.rules);
+        let (method, path) = parse_pattern(pattern)?;
+        let route = change(rules.defaults.clone()).into_route()?;
+        let guard = Arc::new(Guard::new(route, pattern)?);
+        rules
+            .routes
+            .entry(method)
+            .or_default()
+            .insert(path, guard)
+            .map_err(|reason| Error::Path {
+                pattern: pattern.to_owned(),
+                reason: reason.to_string(),
+            })?;
+        Ok(self)
+    }
+
+    /// Waits for running executions, up to `patience`; then gives up on the rest, and marks
+    /// their outcomes unknown. To be called when no more requests come in: those that do are
+    /// refused once the patience is over.
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves the executions running.
+    pub async fn drain(&self, patience: Duration) -> Drained {
+        self.state.executions.close();
+        let mut abandoned = 0;
+        if tokio::time::timeout(patience, self.state.executions.wait())
+            .await
+            .is_err()
+        {
+            abandoned = self.state.executions.len();
+            tracing::warn!(abandoned, "executions did not end in time and are given up");
+            self.state.abandon.cancel();
+            // A store that does not answer now leaves leases to run out, which says the same.
+            let _ = tokio::time::timeout(LAST_WORDS, self.state.executions.wait()).await;
+        }
+        Drained { abandoned }
+    }
+
+    /// How many executions are running.
+    pub fn running(&self) -> usize {
+        self.state.executions.len()
+    }
+
+    /// The store.
+    pub fn store(&self) -> &S {
+        &self.state.store
+    }
+}
+
+impl<S: Store + Maintain> Layer<S> {
+    /// Removes what an operation answered, from the store and from this process's memory;
+    /// says whether there was such an operation.
+    ///
+    /// # Errors
+    /// The store's. The memory forgets in any case.
+    ///
+    /// # Cancellation
+    /// Dropping the future may leave it done or not; ask again.
+    pub async fn erase(&self, id: OperationId) -> store::Result<bool> {
+        let erased = self.state.store.erase(id).await;
+        self.state.cache.forget();
+        erased
+    }
+}
+
+/// The label of what no route names.
+const UNNAMED: &str = "unnamed";
+
+impl Rules {
+    fn new<T: Into<Box<str>>>(
+        tenant: impl Fn(&Parts) -> Option<T> + Send + Sync + 'static,
+    ) -> Self {
+        let unnamed = Route {
+            key: KeyRule::Optional,
+            ..Route::default()
+        };
+        Self {
+            dialect: Dialect::Ietf { lenient: true },
+            header: HeaderName::from_static("idempotency-key"),
+            replayed: HeaderName::from_static("idempotent-replayed"),
+            tenant: Arc::new(move |head| tenant(head).map(Into::into)),
+            status_path: None,
+            defaults: Route::default(),
+            unnamed: Arc::new(Guard::unchanged(unnamed, UNNAMED)),
+            routes: HashMap::new(),
+        }
+    }
+
+    /// Where a client asks about an operation.
+    pub(crate) fn status_of(&self, id: OperationId) -> Option<HeaderValue> {
+        let prefix = self.status_path.as_deref()?;
+        HeaderValue::from_maybe_shared(Bytes::from(format!("{prefix}{id}"))).ok()
+    }
+
+    /// How a request is guarded, if it is.
+    pub(crate) fn guard(&self, method: &Method, path: &str) -> Option<&Arc<Guard>> {
+        let by_route = self
+            .routes
+            .get(method)
+            .and_then(|routes| routes.at(path).ok())
+            .map(|found| found.value);
+        by_route.or_else(|| {
+            (*method == Method::POST || *method == Method::PATCH).then_some(&self.unnamed)
+        })
+    }
+}
+
+fn parse_pattern(pattern: &str) -> Result<(Method, &str), Error> {
+    let wrong = || Error::Pattern(pattern.to_owned());
+    let (method, path) = pattern.split_once(' ').ok_or_else(wrong)?;
+    if !path.starts_with('/') || method.chars().any(|c| !c.is_ascii_uppercase()) {
+        return Err(wrong());
+    }
+    let method: Method = method.parse().map_err(|_| wrong())?;
+    if method.is_safe() {
+        return Err(Error::SafeMethod(method));
+    }
+    Ok((method, path))
+}
+
+impl<S> Clone for Layer<S> {
+    fn clone(&self) -> Self {
+        Self {
+            state: Arc::clone(&self.state),
+            rules: Arc::clone(&self.rules),
+        }
+    }
+}
+
+impl<S> fmt::Debug for Layer<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Layer")
+            .field("dialect", &self.rules.dialect)
+            .field("running", &self.state.executions.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S> fmt::Debug for Builder<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder").finish_non_exhaustive()
+    }
+}
+
+impl<S: Store, I> tower_layer::Layer<I> for Layer<S> {
+    type Service = Service<S, I>;
+
+    fn layer(&self, inner: I) -> Self::Service {
+        Service::new(self.clone(), inner)
+    }
+}

@@ -1,0 +1,44 @@
+//! The HTTP boundary of Semel: one [`tower_layer::Layer`], in front of a handler or of a
+//! whole upstream.
+//!
+//! A guarded request goes one way, and each step has a file:
+//!
+//! `extract → fingerprint → reserve → execute → complete → replay`
+//!
+//! The execution runs in a task of its own, from the reservation on: a client that goes away
+//! stops nothing. What it ends with is written before it is sent.
+
+mod answer;
+#[cfg(feature = "axum")]
+mod axum;
+mod body;
+mod cache;
+mod complete;
+mod decode;
+mod execute;
+mod extract;
+mod fingerprint;
+mod guarded;
+mod layer;
+mod meters;
+mod operation;
+pub mod outcome;
+mod reason;
+mod replay;
+mod reserve;
+pub mod route;
+mod service;
+mod stored;
+pub mod tenant;
+mod waiters;
+
+#[cfg(feature = "axum")]
+pub use self::axum::NotGuarded;
+pub use answer::TYPE_BASE;
+pub use body::{RequestBody, ResponseBody};
+pub use layer::{Builder, CACHE_BYTES, Drained, Layer};
+pub use meters::names;
+pub use operation::Operation;
+pub use outcome::{Ending, Outcome};
+pub use route::{InFlight, KeyRule, Route};
+pub use service::{ResponseFuture, Service};

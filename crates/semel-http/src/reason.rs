@@ -1,0 +1,289 @@
+//! Why a request is not answered by the application: the table of refusals.
+
+/// The fixed parts of a refusal. The code is stable; each has a page in the documentation.
+#[derive(Debug)]
+pub(crate) struct Reason {
+    pub(crate) code: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) status: u16,
+    pub(crate) stripe_status: u16,
+    pub(crate) stripe_type: &'static str,
+    /// The code in Stripe's words, where its clients know one.
+    pub(crate) stripe_code: &'static str,
+    /// What Stripe's SDKs are told, which otherwise retry every 409 and 5xx at once.
+    pub(crate) stripe_should_retry: Option<&'static str>,
+    /// Whether the same request with the same key may be sent again.
+    pub(crate) retryable: bool,
+    /// Whether the client is told when.
+    pub(crate) retry_after: bool,
+    /// Whether the client is told where to ask how it goes.
+    pub(crate) status_link: bool,
+    /// What the client's developer should know.
+    pub(crate) detail: &'static str,
+}
+
+const INVALID: &str = "invalid_request_error";
+const API: &str = "api_error";
+
+/// There is no key, and the route needs one.
+pub(crate) static KEY_MISSING: Reason = Reason {
+    code: "idempotency_key_missing",
+    title: "Idempotency key missing",
+    status: 400,
+    stripe_status: 400,
+    stripe_type: INVALID,
+    stripe_code: "idempotency_key_missing",
+    stripe_should_retry: None,
+    retryable: false,
+    retry_after: false,
+    status_link: false,
+    detail: "This operation needs an idempotency key. Send a new random value, such as a UUID, and the same one on every retry.",
+};
+
+/// The key cannot be read.
+pub(crate) static KEY_MALFORMED: Reason = Reason {
+    code: "idempotency_key_malformed",
+    title: "Idempotency key malformed",
+    status: 400,
+    stripe_status: 400,
+    stripe_type: INVALID,
+    stripe_code: "idempotency_key_malformed",
+    stripe_should_retry: None,
+    retryable: false,
+    retry_after: false,
+    status_link: false,
+    detail: "The idempotency key cannot be read.",
+};
+
+/// Same key, other fingerprint.
+pub(crate) static KEY_REUSED: Reason = Reason {
+    code: "idempotency_key_reused",
+    title: "Idempotency key used for another request",
+    status: 422,
+    // The SDKs retry 409 and take 422 for something else.
+    stripe_status: 400,
+    stripe_type: "idempotency_error",
+    stripe_code: "idempotency_key_reused",
+    stripe_should_retry: None,
+    retryable: false,
+    retry_after: false,
+    status_link: false,
+    detail: "This key was used for a request with other parameters. Use a new key for a new operation; a retry sends exactly what was sent first.",
+};
+
+/// Somebody is executing.
+pub(crate) static IN_PROGRESS: Reason = Reason {
+    code: "idempotency_key_in_progress",
+    title: "Request in progress",
+    status: 409,
+    stripe_status: 409,
+    stripe_type: INVALID,
+    stripe_code: "idempotency_key_in_use",
+    stripe_should_retry: Some("true"),
+    retryable: true,
+    retry_after: true,
+    status_link: false,
+    detail: "A request with this key is being executed. Wait, and retry with the same key.",
+};
+
+/// A retry of something that nobody knows the end of.
+pub(crate) static OUTCOME_UNKNOWN: Reason = Reason {
+    code: "idempotency_outcome_unknown",
+    title: "Outcome not known yet",
+    status: 409,
+    stripe_status: 409,
+    stripe_type: API,
+    stripe_code: "idempotency_outcome_unknown",
+    // What nobody knows does not become known within an SDK's few seconds.
+    stripe_should_retry: Some("false"),
+    retryable: true,
+    retry_after: true,
+    status_link: true,
+    detail: "The operation may or may not have taken effect. It is being found out; it will not be executed again meanwhile. Retry later with the same key, and never with a new one.",
+};
+
+/// The first caller of something that just ended so.
+pub(crate) static OUTCOME_BROKEN: Reason = Reason {
+    code: "idempotency_outcome_unknown",
+    title: "Outcome not known yet",
+    status: 504,
+    stripe_status: 504,
+    stripe_type: API,
+    stripe_code: "idempotency_outcome_unknown",
+    stripe_should_retry: Some("false"),
+    retryable: true,
+    retry_after: true,
+    status_link: true,
+    detail: "No complete answer came, so the operation may or may not have taken effect. It is being found out; it will not be executed again meanwhile. Retry later with the same key, and never with a new one.",
+};
+
+/// The replay window is over.
+pub(crate) static EXPIRED: Reason = Reason {
+    code: "idempotency_key_expired",
+    title: "Idempotency key expired",
+    status: 410,
+    stripe_status: 400,
+    stripe_type: INVALID,
+    stripe_code: "idempotency_key_expired",
+    stripe_should_retry: None,
+    retryable: false,
+    retry_after: false,
+    status_link: false,
+    detail: "The operation was executed too long ago for its answer to be repeated, and it is not executed again. Look up its result before you send a new key.",
+};
+
+/// The body is no longer stored, or never was.
+pub(crate) static NOT_STORED: Reason = Reason {
+    code: "idempotency_response_not_stored",
+    title: "Answer no longer stored",
+    status: 410,
+    stripe_status: 400,
+    stripe_type: INVALID,
+    stripe_code: "idempotency_response_not_stored",
+    stripe_should_retry: None,
+    retryable: false,
+    retry_after: false,
+    status_link: false,
+    detail: "The operation was executed, and its answer is not stored. It is not executed again. Look up its result.",
+};
+
+/// The store did not answer, so nothing was executed.
+pub(crate) static STORE_UNAVAILABLE: Reason = Reason {
+    code: "idempotency_store_unavailable",
+    title: "Not executed: the store is unavailable",
+    status: 503,
+    stripe_status: 503,
+    stripe_type: API,
+    stripe_code: "idempotency_store_unavailable",
+    stripe_should_retry: None,
+    retryable: true,
+    retry_after: true,
+    status_link: false,
+    detail: "Nothing was executed, because it could not be recorded. Retry with the same key.",
+};
+
+/// It was executed, and the store does not take the outcome.
+pub(crate) static OUTCOME_PENDING: Reason = Reason {
+    code: "idempotency_outcome_pending",
+    title: "Executed, but not recorded yet",
+    status: 503,
+    stripe_status: 503,
+    stripe_type: API,
+    stripe_code: "idempotency_outcome_pending",
+    stripe_should_retry: None,
+    retryable: true,
+    retry_after: true,
+    status_link: false,
+    detail: "The operation was executed, and its outcome is still being recorded. Retry with the same key to be given it.",
+};
+
+/// The handler said that nothing happened, and left the words to the layer.
+pub(crate) static NOT_EXECUTED: Reason = Reason {
+    code: "operation_not_executed",
+    title: "Not executed",
+    status: 503,
+    stripe_status: 503,
+    stripe_type: API,
+    stripe_code: "operation_not_executed",
+    stripe_should_retry: None,
+    retryable: true,
+    retry_after: true,
+    status_link: false,
+    detail: "Nothing was executed. Retry with the same key.",
+};
+
+/// The body is over the route's limit.
+pub(crate) static REQUEST_TOO_LARGE: Reason = Reason {
+    code: "request_too_large",
+    title: "Request too large",
+    status: 413,
+    stripe_status: 413,
+    stripe_type: INVALID,
+    stripe_code: "request_too_large",
+    stripe_should_retry: None,
+    retryable: false,
+    retry_after: false,
+    status_link: false,
+    detail: "The request's body is larger than this operation takes. Nothing was executed.",
+};
+
+/// The body broke off.
+pub(crate) static REQUEST_INCOMPLETE: Reason = Reason {
+    code: "request_incomplete",
+    title: "Request incomplete",
+    status: 400,
+    stripe_status: 400,
+    stripe_type: INVALID,
+    stripe_code: "request_incomplete",
+    stripe_should_retry: None,
+    retryable: true,
+    retry_after: false,
+    status_link: false,
+    detail: "The request's body ended early. Nothing was executed.",
+};
+
+/// Nobody can say who is calling.
+pub(crate) static TENANT_UNRESOLVED: Reason = Reason {
+    code: "tenant_unresolved",
+    title: "Caller not known",
+    status: 403,
+    stripe_status: 403,
+    stripe_type: INVALID,
+    stripe_code: "tenant_unresolved",
+    stripe_should_retry: None,
+    retryable: false,
+    retry_after: false,
+    status_link: false,
+    detail: "It is not known on whose behalf this request comes, so its key cannot be told from another caller's. Nothing was executed.",
+};
+
+/// Not a byte of the request reached the upstream.
+pub(crate) static UPSTREAM_UNREACHABLE: Reason = Reason {
+    code: "upstream_unreachable",
+    title: "Upstream not reached",
+    status: 502,
+    stripe_status: 502,
+    stripe_type: API,
+    stripe_code: "upstream_unreachable",
+    stripe_should_retry: None,
+    retryable: true,
+    retry_after: true,
+    status_link: false,
+    detail: "The application was not reached. Nothing was executed. Retry with the same key.",
+};
+
+/// The upstream failed a request that is not guarded.
+pub(crate) static UPSTREAM_FAILED: Reason = Reason {
+    code: "upstream_failed",
+    title: "Upstream failed",
+    status: 502,
+    stripe_status: 502,
+    stripe_type: API,
+    stripe_code: "upstream_failed",
+    stripe_should_retry: None,
+    retryable: false,
+    retry_after: false,
+    status_link: false,
+    detail: "The application gave no complete answer. The request may have taken effect; without an idempotency key nothing protects a retry.",
+};
+
+/// All of them, for the documentation's own test.
+#[cfg(test)]
+pub(crate) static ALL: [&Reason; 16] = [
+    &KEY_MISSING,
+    &KEY_MALFORMED,
+    &KEY_REUSED,
+    &IN_PROGRESS,
+    &OUTCOME_UNKNOWN,
+    &OUTCOME_BROKEN,
+    &EXPIRED,
+    &NOT_STORED,
+    &STORE_UNAVAILABLE,
+    &OUTCOME_PENDING,
+    &NOT_EXECUTED,
+    &REQUEST_TOO_LARGE,
+    &REQUEST_INCOMPLETE,
+    &TENANT_UNRESOLVED,
+    &UPSTREAM_UNREACHABLE,
+    &UPSTREAM_FAILED,
+];

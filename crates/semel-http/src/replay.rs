@@ -1,0 +1,69 @@
+//! Last step: the stored answer, once more.
+
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::Response;
+use http::header::{HeaderMap, HeaderName, HeaderValue, LOCATION};
+use semel_core::Timestamp;
+use semel_core::key::Dialect;
+use semel_core::transition::Replay;
+
+use crate::answer::{Refusal, never_again};
+use crate::cache::Answer;
+use crate::layer::Rules;
+use crate::reason;
+use crate::stored;
+
+/// Until when a retry is answered.
+const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
+
+/// What the store remembered, ready to be sent; or what a client is told where it is not all
+/// there any more.
+pub(crate) fn from_store(found: Replay) -> Result<Answer, Box<Refusal>> {
+    let Some(head) = stored::head(&found.response) else {
+        tracing::error!(id = %found.id, "a stored response is no response");
+        let refusal = Refusal::new(&reason::STORE_UNAVAILABLE).operation(found.id);
+        return Err(Box::new(refusal));
+    };
+    let Some(body) = found.response.body else {
+        return Err(Box::new(Refusal {
+            resource: found.resource,
+            location: head.headers().get(LOCATION).cloned(),
+            ..Refusal::new(&reason::NOT_STORED).operation(found.id)
+        }));
+    };
+    let (head, ()) = head.into_parts();
+    Ok(Answer {
+        status: head.status,
+        headers: head.headers,
+        body,
+        expires_at: found.expires_at,
+        body_expires_at: found.body_expires_at,
+    })
+}
+
+pub(crate) fn respond(rules: &Rules, found: Answer) -> Response<Bytes> {
+    let mut response = Response::new(found.body);
+    *response.status_mut() = found.status;
+    let headers = response.headers_mut();
+    *headers = found.headers;
+    headers.insert(rules.replayed.clone(), HeaderValue::from_static("true"));
+    disclose_expiry(headers, found.expires_at);
+    if rules.dialect == Dialect::Stripe && found.status.is_server_error() {
+        never_again(headers);
+    }
+    response
+}
+
+/// Tells the client until when a retry is answered. Whole seconds, rounded down: never later
+/// than the truth.
+pub(crate) fn disclose_expiry(headers: &mut HeaderMap, expires_at: Timestamp) {
+    let micros = u64::try_from(expires_at.as_micros()).unwrap_or(0);
+    // The format has no years beyond these.
+    let seconds = (micros / 1_000_000).min(253_402_300_799);
+    let date = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+    if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(date)) {
+        headers.insert(EXPIRES, value);
+    }
+}

@@ -1,0 +1,114 @@
+//! Third step: asking the store for the right to execute.
+
+use std::pin::pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use semel_core::{Decision, Fence, OperationId, Reserve, Store, store};
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout};
+
+use crate::answer::Refusal;
+use crate::body::{RequestBody, ResponseBody};
+use crate::complete::{Record, Word};
+use crate::execute::perform;
+use crate::guarded::Job;
+use crate::layer::State;
+use crate::reason;
+use crate::route::Guard;
+use crate::service::{BoxError, settled};
+
+/// What came of asking.
+pub(crate) enum Attempted<S, I, R> {
+    /// The client's answer.
+    Answered(Response<ResponseBody<R>>),
+    /// Somebody else executes, or did; the job is handed back.
+    Decided(Decision, Box<Job<S, I>>),
+}
+
+/// Where the client's answer goes, once.
+pub(crate) type Reply<S, I, R> = oneshot::Sender<Attempted<S, I, R>>;
+
+/// Reserves, and performs what is granted.
+pub(crate) async fn attempt<S, I, B, R>(job: Box<Job<S, I>>, reply: Reply<S, I, R>)
+where
+    S: Store,
+    I: tower_service::Service<Request<RequestBody<B>>, Response = Response<R>> + Send + 'static,
+    I::Future: Send + 'static,
+    I::Error: Into<BoxError>,
+    B: Body<Data = Bytes> + Send + 'static,
+    R: Body<Data = Bytes> + Send + 'static,
+    R::Error: Into<BoxError>,
+{
+    let state = Arc::clone(&job.layer.state);
+    if state.abandon.is_cancelled() {
+        let refusal = Refusal::new(&reason::STORE_UNAVAILABLE)
+            .detail("Nothing was executed: the server is shutting down. Retry with the same key.");
+        return answer(reply, &job, &refusal);
+    }
+    let id = OperationId::generate();
+    let request = Reserve {
+        id,
+        identity: job.identity.clone(),
+        fingerprints: job.fingerprints.clone(),
+        owner: state.owner.clone(),
+        policy: job.guard.route.policy.clone(),
+    };
+    let asked_at = Instant::now();
+    let mut reserving = pin!(state.store.reserve(request));
+    let Ok(decision) = timeout(state.store_patience, &mut reserving).await else {
+        tracing::error!(%id, "the store did not answer in time; nothing is executed");
+        job.guard.meters.store_error.increment(1);
+        answer(reply, &job, &Refusal::new(&reason::STORE_UNAVAILABLE));
+        // The client was told that nothing happened, and nothing will.
+        let guard = Arc::clone(&job.guard);
+        drop(job);
+        let late = reserving.await;
+        return give_back(&state, &guard, id, late).await;
+    };
+    let elapsed = asked_at.elapsed();
+    job.guard.meters.reserve_seconds.record(elapsed);
+    match decision {
+        Ok(Decision::Execute(grant) | Decision::Resume(grant)) => perform(job, grant, reply).await,
+        Ok(decision) => {
+            // Whoever asked may be gone.
+            let _ = reply.send(Attempted::Decided(decision, job));
+        }
+        Err(error) => {
+            tracing::error!(%id, %error, "could not reserve; nothing is executed");
+            job.guard.meters.store_error.increment(1);
+            answer(reply, &job, &Refusal::new(&reason::STORE_UNAVAILABLE));
+            if error.may_have_written() {
+                let guard = Arc::clone(&job.guard);
+                drop(job);
+                give_back(&state, &guard, id, Err(error)).await;
+            }
+        }
+    }
+}
+
+/// Returns a grant, or what may be one, that nothing was done with.
+async fn give_back<S: Store>(
+    state: &State<S>,
+    guard: &Guard,
+    id: OperationId,
+    granted: store::Result<Decision>,
+) {
+    let fence = match granted {
+        Ok(Decision::Execute(grant) | Decision::Resume(grant)) => grant.fence,
+        // It may have begun a new record under our name. A later attempt of an older one is
+        // left to its lease, since its number is not known here.
+        Err(error) if error.may_have_written() => Fence { id, attempt: 1 },
+        Ok(_) | Err(_) => return,
+    };
+    let record = Record::new(state, guard, fence);
+    let _ = record.write(&Word::Evict("not_started".into())).await;
+}
+
+fn answer<S, I, R>(reply: Reply<S, I, R>, job: &Job<S, I>, refusal: &Refusal) {
+    let response = settled(refusal.render(job.layer.rules.dialect));
+    // Whoever asked may be gone.
+    let _ = reply.send(Attempted::Answered(response));
+}

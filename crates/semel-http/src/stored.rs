@@ -1,0 +1,198 @@
+//! Which headers of an answer are remembered, and how they come back.
+
+use bytes::Bytes;
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::{Response, StatusCode};
+
+/// What describes the answer itself, whoever receives it and when.
+const ALWAYS: [HeaderName; 7] = [
+    header::CONTENT_TYPE,
+    header::CONTENT_ENCODING,
+    header::CONTENT_LANGUAGE,
+    header::LOCATION,
+    header::ETAG,
+    header::LINK,
+    header::RETRY_AFTER,
+];
+
+/// What belongs to one connection, one moment or one caller, and would be wrong or dangerous
+/// in another answer. A route that lists one of these is refused.
+const NEVER: [&str; 23] = [
+    "connection",
+    "keep-alive",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    "content-length",
+    "date",
+    "age",
+    "via",
+    "server",
+    "server-timing",
+    "traceparent",
+    "tracestate",
+    "baggage",
+    "retry-attempt",
+    "x-request-id",
+    "x-correlation-id",
+    "x-trace-id",
+    "idempotency-key",
+    "idempotency-key-expires",
+    "semel-outcome",
+    "set-cookie",
+];
+
+/// As [`NEVER`], by how the name begins.
+const NEVER_PREFIXES: [&str; 5] = [
+    "proxy-",
+    "access-control-",
+    "ratelimit",
+    "x-ratelimit",
+    "x-b3-",
+];
+
+/// Which headers a route stores beside the usual ones.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Stored {
+    pub(crate) names: Vec<HeaderName>,
+    pub(crate) set_cookie: bool,
+}
+
+impl Stored {
+    /// Whether a route may list a header.
+    pub(crate) fn allowed(name: &HeaderName) -> bool {
+        let name = name.as_str();
+        !NEVER.contains(&name) && !NEVER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    }
+
+    /// The lines to remember, in order.
+    pub(crate) fn take(&self, headers: &HeaderMap) -> Vec<(Box<str>, Bytes)> {
+        // What `Connection` names belongs to the connection, too.
+        let hops: Vec<&str> = headers
+            .get_all(header::CONNECTION)
+            .iter()
+            .filter_map(|line| line.to_str().ok())
+            .flat_map(|line| line.split(','))
+            .map(str::trim)
+            .collect();
+        headers
+            .iter()
+            .filter(|(name, _)| {
+                self.wants(name)
+                    && !hops
+                        .iter()
+                        .any(|hop| hop.eq_ignore_ascii_case(name.as_str()))
+            })
+            .map(|(name, value)| {
+                (
+                    name.as_str().into(),
+                    Bytes::copy_from_slice(value.as_bytes()),
+                )
+            })
+            .collect()
+    }
+
+    fn wants(&self, name: &HeaderName) -> bool {
+        ALWAYS.contains(name)
+            || self.names.contains(name)
+            || (self.set_cookie && name == header::SET_COOKIE)
+    }
+}
+
+/// The head of a stored answer; `None` where the store holds what cannot be a response.
+pub(crate) fn head(stored: &semel_core::Response) -> Option<Response<()>> {
+    let mut response = Response::new(());
+    *response.status_mut() = StatusCode::from_u16(stored.status).ok()?;
+    for (name, value) in &stored.headers {
+        response.headers_mut().append(
+            HeaderName::from_bytes(name.as_bytes()).ok()?,
+            HeaderValue::from_maybe_shared(value.clone()).ok()?,
+        );
+    }
+    Some(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(stored: &Stored, lines: &[(&'static str, &'static str)]) -> Vec<String> {
+        let mut headers = HeaderMap::new();
+        for (name, value) in lines {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        stored
+            .take(&headers)
+            .into_iter()
+            .map(|(name, value)| format!("{name}: {}", String::from_utf8_lossy(&value)))
+            .collect()
+    }
+
+    #[test]
+    fn repeated_lines_keep_number_and_order() {
+        let kept = lines(
+            &Stored::default(),
+            &[("link", "<a>"), ("etag", "1"), ("link", "<b>")],
+        );
+        assert_eq!(kept, ["link: <a>", "link: <b>", "etag: 1"]);
+    }
+
+    #[test]
+    fn only_what_describes_the_answer_is_kept() {
+        let all = [
+            ("content-type", "a/b"),
+            ("content-encoding", "gzip"),
+            ("content-language", "la"),
+            ("location", "/p/1"),
+            ("etag", "x"),
+            ("link", "<a>"),
+            ("retry-after", "1"),
+            ("connection", "x-cost"),
+            ("x-cost", "7"),
+            ("x-other", "8"),
+            ("date", "now"),
+            ("content-length", "3"),
+            ("set-cookie", "a=b"),
+        ];
+        assert_eq!(lines(&Stored::default(), &all).len(), 7);
+        let mut stored = Stored {
+            names: vec![HeaderName::from_static("x-cost")],
+            set_cookie: true,
+        };
+        // `Connection` names x-cost.
+        assert_eq!(lines(&stored, &all).len(), 8);
+        stored.names.push(HeaderName::from_static("x-other"));
+        assert_eq!(lines(&stored, &all).len(), 9);
+    }
+
+    #[test]
+    fn what_is_never_stored_cannot_be_asked_for() {
+        for name in [
+            "date",
+            "set-cookie",
+            "proxy-authenticate",
+            "access-control-allow-origin",
+            "ratelimit-remaining",
+            "x-ratelimit-limit",
+            "traceparent",
+            "x-b3-traceid",
+            "upgrade",
+        ] {
+            assert!(!Stored::allowed(&HeaderName::from_static(name)), "{name}");
+        }
+        assert!(Stored::allowed(&HeaderName::from_static("x-request-cost")));
+    }
+
+    #[test]
+    fn values_that_are_not_text_come_back() {
+        let stored = semel_core::Response {
+            status: 201,
+            headers: vec![("etag".into(), Bytes::from_static(b"\xff\xfe"))],
+            body: None,
+            schema_version: 0,
+        };
+        let head = head(&stored).unwrap();
+        assert_eq!(head.headers()["etag"].as_bytes(), b"\xff\xfe");
+    }
+}

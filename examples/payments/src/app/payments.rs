@@ -1,0 +1,308 @@
+//! The handlers.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
+use serde::Deserialize;
+use uuid::Uuid;
+
+use super::book::{Book, BookError, Entry, NewPayment, Payment, PaymentStatus};
+use super::client::{Charging, Provider, Truth};
+use crate::problem::{bad_header, invalid, not_found, problem, unreadable};
+use crate::provider::{Charge, ChargeRequest, ChargeStatus, MAX_AMOUNT, Named, is_currency};
+use crate::serve::{Running, cut};
+
+const OPERATION_HEADER: &str = "semel-operation-id";
+const DOWNSTREAM_KEY_HEADER: &str = "semel-downstream-key";
+const DEMO_FAULT_HEADER: &str = "x-demo-fault";
+const OUTCOME_HEADER: HeaderName = HeaderName::from_static("semel-outcome");
+/// The provider takes as much of a key and of a reference.
+const MAX_TEXT_BYTES: usize = 255;
+
+/// The service's state.
+pub(super) struct Service {
+    pub(super) book: Book,
+    pub(super) provider: Provider,
+    pub(super) heeds_gateway: bool,
+    pub(super) running: Running,
+}
+
+/// The body of `POST /payments`. Further fields are the client's own and not looked at.
+#[derive(Deserialize)]
+struct PaymentRequest {
+    /// In minor units. A fraction or a string is refused rather than rounded.
+    amount: i64,
+    currency: String,
+    #[serde(alias = "accountId")]
+    account: String,
+    #[serde(default, alias = "merchantReference")]
+    merchant_reference: Option<String>,
+}
+
+impl PaymentRequest {
+    fn check(&self) -> Result<(), &'static str> {
+        let text = |text: &str| !text.is_empty() && text.len() <= MAX_TEXT_BYTES;
+        if !(1..=MAX_AMOUNT).contains(&self.amount) {
+            return Err("amount is from 1 to 1000000000000 minor units");
+        }
+        if !is_currency(&self.currency) {
+            return Err("currency is three capital letters");
+        }
+        if !text(&self.account) || !self.merchant_reference.as_deref().is_none_or(text) {
+            return Err("account and merchant_reference are from 1 to 255 bytes");
+        }
+        Ok(())
+    }
+}
+
+/// What the headers say.
+struct Context {
+    operation_id: Option<String>,
+    downstream_key: Option<String>,
+    fault: Option<String>,
+}
+
+impl Context {
+    fn read(headers: &HeaderMap, heeds_gateway: bool) -> Result<Self, &'static str> {
+        let fault = single(headers, DEMO_FAULT_HEADER)?;
+        if fault
+            .as_deref()
+            .is_some_and(|fault| Named::parse(fault).is_none())
+        {
+            return Err("X-Demo-Fault names no fault of the provider");
+        }
+        let gateway = |name| {
+            if heeds_gateway {
+                single(headers, name)
+            } else {
+                Ok(None)
+            }
+        };
+        Ok(Self {
+            operation_id: gateway(OPERATION_HEADER)?,
+            downstream_key: gateway(DOWNSTREAM_KEY_HEADER)?,
+            fault,
+        })
+    }
+}
+
+fn single(headers: &HeaderMap, name: &str) -> Result<Option<String>, &'static str> {
+    let mut lines = headers.get_all(name).iter();
+    match (lines.next(), lines.next()) {
+        (None, _) => Ok(None),
+        (Some(line), None) => match line.to_str() {
+            Ok(text) if (1..=MAX_TEXT_BYTES).contains(&text.len()) => Ok(Some(text.to_owned())),
+            _ => Err("a header is empty, too long, or not ASCII"),
+        },
+        (Some(_), Some(_)) => Err("a header is there twice"),
+    }
+}
+
+pub(super) async fn create(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    let context = match Context::read(&headers, service.heeds_gateway) {
+        Ok(context) => context,
+        Err(reason) => return bad_header(reason),
+    };
+    let request = match serde_json::from_slice::<PaymentRequest>(&body) {
+        Ok(request) => request,
+        Err(error) => return unreadable(&error),
+    };
+    if let Err(reason) = request.check() {
+        return invalid(reason);
+    }
+    let work = Arc::clone(&service).pay(request, context);
+    service.running.detach(work).await.unwrap_or_else(cut)
+}
+
+impl Service {
+    async fn pay(self: Arc<Self>, request: PaymentRequest, context: Context) -> Response {
+        let new = NewPayment {
+            id: format!("pay_{}", Uuid::now_v7().simple()),
+            operation_id: context.operation_id,
+            downstream_key: context
+                .downstream_key
+                .unwrap_or_else(|| Uuid::now_v7().to_string()),
+            amount: request.amount,
+            currency: request.currency,
+            account: request.account,
+            merchant_reference: request.merchant_reference,
+        };
+        let entry = match self.book.open_payment(new).await {
+            Ok(Some(entry)) => entry,
+            Ok(None) => return invalid("this operation is another payment"),
+            Err(error) => {
+                let detail = "the payment could not be written down, and nothing was charged";
+                return not_executed(&failed(&error, detail));
+            }
+        };
+        if entry.payment.charge_id.is_some() {
+            return answer(entry.payment, "");
+        }
+        let charge = charge_request(&entry.payment);
+        let charging = self
+            .provider
+            .charge(&charge, &entry.downstream_key, context.fault.as_deref())
+            .await;
+        let (status, charge_id, detail) = match charging {
+            Charging::Decided(charge) if is_for(&charge, &entry.payment) => {
+                (decision(charge.status), Some(charge.id), String::new())
+            }
+            Charging::Decided(_) => {
+                let detail = "the provider answered with another charge".to_owned();
+                (PaymentStatus::Unknown, None, detail)
+            }
+            Charging::NotSent(detail) => (PaymentStatus::NotExecuted, None, detail),
+            Charging::Unclear(detail) => (PaymentStatus::Unknown, None, detail),
+        };
+        match self.book.settle(&entry, status, charge_id).await {
+            Ok(settled) => answer(settled.payment, &detail),
+            Err(error) => unknown(&failed(&error, "the end could not be written down")),
+        }
+    }
+
+    /// Finds out about a payment whose end the service did not see.
+    async fn learn(&self, entry: Entry) -> Result<Learned, BookError> {
+        match entry.payment.status {
+            PaymentStatus::Succeeded | PaymentStatus::Declined => {
+                return Ok(Learned::Decided(entry.payment));
+            }
+            PaymentStatus::NotExecuted => return Ok(Learned::Nothing),
+            PaymentStatus::Processing | PaymentStatus::Unknown => {}
+        }
+        match self.provider.truth(&entry.downstream_key).await {
+            Truth::Decided(charge) if is_for(&charge, &entry.payment) => {
+                let status = decision(charge.status);
+                let settled = self.book.settle(&entry, status, Some(charge.id)).await?;
+                Ok(Learned::Decided(settled.payment))
+            }
+            // While this process is still calling, the provider may not have read the call yet.
+            Truth::Nothing if entry.payment.status == PaymentStatus::Unknown => {
+                Ok(Learned::Nothing)
+            }
+            Truth::Nothing | Truth::Decided(_) | Truth::Undecided => {
+                Ok(Learned::Undecided(entry.payment))
+            }
+        }
+    }
+}
+
+enum Learned {
+    Decided(Payment),
+    Nothing,
+    Undecided(Payment),
+}
+
+pub(super) async fn find(State(service): State<Arc<Service>>, Path(id): Path<String>) -> Response {
+    match service.book.find(id).await {
+        Ok(Some(entry)) => Json(entry.payment).into_response(),
+        Ok(None) => not_found("there is no such payment"),
+        Err(error) => unreadable_book(&error),
+    }
+}
+
+pub(super) async fn find_by_operation(
+    State(service): State<Arc<Service>>,
+    Path(operation_id): Path<String>,
+) -> Response {
+    let learned = match service.book.find_by_operation(operation_id).await {
+        Ok(Some(entry)) => service.learn(entry).await,
+        Ok(None) => return not_found("this operation never came here"),
+        Err(error) => Err(error),
+    };
+    match learned {
+        Ok(Learned::Decided(payment)) => Json(payment).into_response(),
+        Ok(Learned::Undecided(payment)) => (StatusCode::ACCEPTED, Json(payment)).into_response(),
+        Ok(Learned::Nothing) => not_found("this operation charged nothing"),
+        Err(error) => unreadable_book(&error),
+    }
+}
+
+pub(super) async fn summary(State(service): State<Arc<Service>>) -> Response {
+    match service.book.summary().await {
+        Ok(summary) => Json(summary).into_response(),
+        Err(error) => unreadable_book(&error),
+    }
+}
+
+/// The same for every execution of an operation: the provider refuses a key that comes back with
+/// another body, so the payment's id, which is new each time, can only be the last resort.
+fn charge_request(payment: &Payment) -> ChargeRequest {
+    let reference = payment.merchant_reference.as_ref();
+    let reference = reference.or(payment.operation_id.as_ref());
+    ChargeRequest {
+        amount: payment.amount,
+        currency: payment.currency.clone(),
+        reference: reference.unwrap_or(&payment.id).clone(),
+        card: None,
+    }
+}
+
+/// A key can come back with somebody else's charge, if it was used before.
+fn is_for(charge: &Charge, payment: &Payment) -> bool {
+    let request = charge_request(payment);
+    charge.amount == request.amount
+        && charge.currency == request.currency
+        && charge.reference == request.reference
+}
+
+fn decision(status: ChargeStatus) -> PaymentStatus {
+    match status {
+        ChargeStatus::Succeeded => PaymentStatus::Succeeded,
+        ChargeStatus::Declined => PaymentStatus::Declined,
+    }
+}
+
+/// What a client is told of a payment that was just tried.
+fn answer(payment: Payment, detail: &str) -> Response {
+    let location = [(header::LOCATION, format!("/payments/{}", payment.id))];
+    match payment.status {
+        PaymentStatus::Succeeded => (StatusCode::CREATED, location, Json(payment)).into_response(),
+        PaymentStatus::Declined => {
+            (StatusCode::PAYMENT_REQUIRED, location, Json(payment)).into_response()
+        }
+        PaymentStatus::NotExecuted => not_executed(detail),
+        PaymentStatus::Unknown | PaymentStatus::Processing => {
+            (location, unknown(detail)).into_response()
+        }
+    }
+}
+
+/// A plain 503 may mean anything; the header says that it is safe to try again.
+fn not_executed(detail: &str) -> Response {
+    let outcome = HeaderValue::from_static("not-executed");
+    let refusal = problem(
+        StatusCode::SERVICE_UNAVAILABLE,
+        "provider_unreachable",
+        detail,
+    );
+    ([(OUTCOME_HEADER, outcome)], refusal).into_response()
+}
+
+/// The one answer after which trying again is not safe, and giving up is not either.
+fn unknown(detail: &str) -> Response {
+    let outcome = HeaderValue::from_static("unknown");
+    let refusal = problem(
+        StatusCode::GATEWAY_TIMEOUT,
+        "payment_outcome_unknown",
+        detail,
+    );
+    ([(OUTCOME_HEADER, outcome)], refusal).into_response()
+}
+
+fn failed(error: &BookError, detail: &str) -> String {
+    tracing::error!(%error, "{detail}");
+    detail.to_owned()
+}
+
+fn unreadable_book(error: &BookError) -> Response {
+    let detail = failed(error, "the payments cannot be read");
+    problem(StatusCode::INTERNAL_SERVER_ERROR, "internal", &detail)
+}

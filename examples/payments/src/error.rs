@@ -1,0 +1,43 @@
+//! Why a server could not start. What goes wrong later is an answer to a request.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why the provider or the service could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The ledger's file cannot be opened, read or repaired.
+    #[error("the ledger {path} cannot be used: {source}")]
+    Ledger {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A line of the ledger is not a charge. Nobody should go on from a ledger with a hole.
+    #[error("line {line} of the ledger {path} is not a charge: {source}")]
+    LedgerLine {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// The service's database cannot be opened.
+    #[error("the database cannot be used: {0}")]
+    Database(#[from] rusqlite::Error),
+    /// The address of the provider is not a URL.
+    #[error("the provider's address {url:?} is not an http:// URL")]
+    ProviderUrl {
+        /// What was given.
+        url: String,
+    },
+    /// The HTTP client for the provider cannot be built.
+    #[error("the client for the provider cannot be built: {0}")]
+    Client(#[from] reqwest::Error),
+    /// A thread that was opening files was lost.
+    #[error("opening was interrupted: {0}")]
+    Interrupted(#[from] tokio::task::JoinError),
+}

@@ -1,0 +1,52 @@
+//! Refusals as `application/problem+json` (RFC 9457).
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+
+/// A refusal with a code for programs and a sentence for people.
+pub(crate) fn problem(status: StatusCode, code: &str, detail: &str) -> Response {
+    let body = json!({
+        "type": "about:blank",
+        "title": status.canonical_reason().unwrap_or("Error"),
+        "status": status.as_u16(),
+        "code": code,
+        "detail": detail,
+    });
+    let mut response = (status, Json(body)).into_response();
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/problem+json"),
+    );
+    response
+}
+
+/// A body that is not JSON is 400; JSON that says something impossible is 422.
+pub(crate) fn unreadable(error: &serde_json::Error) -> Response {
+    match error.classify() {
+        serde_json::error::Category::Data => invalid(&error.to_string()),
+        serde_json::error::Category::Io
+        | serde_json::error::Category::Syntax
+        | serde_json::error::Category::Eof => problem(
+            StatusCode::BAD_REQUEST,
+            "body_malformed",
+            &error.to_string(),
+        ),
+    }
+}
+
+/// A request that was understood and cannot be meant.
+pub(crate) fn invalid(detail: &str) -> Response {
+    problem(StatusCode::UNPROCESSABLE_ENTITY, "request_invalid", detail)
+}
+
+/// A header that cannot be used.
+pub(crate) fn bad_header(detail: &str) -> Response {
+    problem(StatusCode::BAD_REQUEST, "header_malformed", detail)
+}
+
+/// Nothing here by that name.
+pub(crate) fn not_found(detail: &str) -> Response {
+    problem(StatusCode::NOT_FOUND, "not_found", detail)
+}

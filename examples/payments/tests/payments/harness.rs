@@ -1,0 +1,125 @@
+//! Servers inside the test's process, and a client.
+
+use std::time::Duration;
+
+use payments::provider::{Charge, Faults, Summary};
+use payments::{Error, app, provider};
+use reqwest::{Client, RequestBuilder, StatusCode};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// How often something is asked for before the test gives up. Each time is a round trip.
+const MAX_ASKED: usize = 200_000;
+
+pub(crate) struct Server {
+    pub(crate) url: String,
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<Result<(), Error>>,
+}
+
+impl Server {
+    pub(crate) async fn provider(config: provider::Config) -> Self {
+        let (listener, url) = listen().await;
+        let (stop, stopped) = oneshot::channel();
+        let ended = tokio::spawn(provider::serve(listener, config, async {
+            stopped.await.ok();
+        }));
+        Self { url, stop, ended }
+    }
+
+    pub(crate) async fn app(config: app::Config) -> Self {
+        let (listener, url) = listen().await;
+        let (stop, stopped) = oneshot::channel();
+        let ended = tokio::spawn(app::serve(listener, config, async {
+            stopped.await.ok();
+        }));
+        Self { url, stop, ended }
+    }
+
+    pub(crate) async fn stop(self) {
+        self.stop.send(()).expect("it runs");
+        self.ended.await.expect("no panic").expect("it could start");
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.url)
+    }
+}
+
+async fn listen() -> (TcpListener, String) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    (listener, url)
+}
+
+pub(crate) fn client() -> Client {
+    Client::builder()
+        .retry(reqwest::retry::never())
+        .no_proxy()
+        .pool_max_idle_per_host(0)
+        .timeout(Duration::from_mins(1))
+        .build()
+        .unwrap()
+}
+
+pub(crate) fn post(url: String, body: &Value) -> RequestBuilder {
+    client()
+        .post(url)
+        .header("content-type", "application/json")
+        .body(body.to_string())
+}
+
+pub(crate) async fn read(url: &str) -> (StatusCode, Value) {
+    let response = client().get(url).send().await.unwrap();
+    let status = response.status();
+    let body = response.bytes().await.unwrap();
+    (status, serde_json::from_slice(&body).unwrap_or(Value::Null))
+}
+
+/// Asks until the answer has this status.
+pub(crate) async fn read_until(url: &str, wanted: StatusCode) -> Value {
+    for _ in 0..MAX_ASKED {
+        let (status, body) = read(url).await;
+        if status == wanted {
+            return body;
+        }
+    }
+    panic!("{url} never answered {wanted}");
+}
+
+pub(crate) async fn json_of(response: reqwest::Response) -> Value {
+    serde_json::from_slice(&response.bytes().await.unwrap()).unwrap()
+}
+
+pub(crate) async fn put_faults(provider: &Server, faults: Faults) {
+    let body = serde_json::to_string(&faults).unwrap();
+    let call = client().put(provider.url("/faults")).body(body);
+    assert_eq!(call.send().await.unwrap().status(), StatusCode::OK);
+}
+
+pub(crate) async fn ledger(provider: &Server) -> Vec<Charge> {
+    let (status, body) = read(&provider.url("/ledger")).await;
+    assert_eq!(status, StatusCode::OK);
+    serde_json::from_value(body).unwrap()
+}
+
+pub(crate) async fn summary(provider: &Server) -> Summary {
+    let (_, body) = read(&provider.url("/ledger/summary")).await;
+    serde_json::from_value(body).unwrap()
+}
+
+pub(crate) fn charge(reference: &str) -> Value {
+    json!({ "amount": 1000, "currency": "EUR", "reference": reference, "card": "tok_1" })
+}
+
+pub(crate) fn payment(reference: &str) -> Value {
+    json!({
+        "amount": 1000,
+        "currency": "EUR",
+        "account": "acc_1",
+        "merchant_reference": reference,
+        "metadata": { "trace_id": "not looked at" },
+    })
+}
