@@ -16,13 +16,14 @@ use crate::answer::Refusal;
 use crate::body::{Collected, RequestBody, ResponseBody, Settled, collect};
 use crate::complete::{Record, Word};
 use crate::guarded::Job;
-use crate::layer::{Rules, State};
+use crate::layer::State;
 use crate::operation::Operation;
 use crate::outcome::{Ending, Outcome, Words};
 use crate::reason::{self, Reason};
 use crate::replay::disclose_expiry;
 use crate::reserve::{Attempted, Reply};
 use crate::route::{Guard, Route};
+use crate::rules::Rules;
 use crate::service::{BoxError, settled};
 
 /// How many heartbeats fit into a lease: two may be lost before it runs out.

@@ -7,9 +7,9 @@ use http::{HeaderValue, Request, Uri};
 use semel_core::Key;
 
 use crate::answer::Refusal;
-use crate::layer::Rules;
 use crate::reason;
 use crate::route::{Guard, KeyRule};
+use crate::rules::Rules;
 
 pub(crate) enum Extracted {
     /// Not guarded: passes untouched.

@@ -1,20 +1,19 @@
 //! The layer: a store, who is calling, and what is guarded how.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use http::HeaderName;
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Method};
 use semel_core::key::Dialect;
 use semel_core::{Clock, Maintain, OperationId, Owner, Store, SystemClock, store};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::cache::Cache;
-use crate::route::{Error, Guard, IntoRoute, KeyRule, Route};
+use crate::route::{Error, IntoRoute, Route};
+use crate::rules::Rules;
 use crate::service::Service;
 use crate::waiters::Waiters;
 
@@ -30,8 +29,6 @@ const RECORD_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How long after [`Layer::drain`] gave up on an execution its record may take to say so.
 const LAST_WORDS: Duration = Duration::from_secs(5);
-
-type Tenant = Arc<dyn Fn(&Parts) -> Option<Box<str>> + Send + Sync>;
 
 /// A [`tower_layer::Layer`] that makes what it wraps safe to retry.
 ///
@@ -62,21 +59,6 @@ pub(crate) struct State<S> {
     pub(crate) owner: Owner,
     pub(crate) store_patience: Duration,
     pub(crate) record_patience: Duration,
-}
-
-/// What a configuration decides.
-#[derive(Clone)]
-pub(crate) struct Rules {
-    pub(crate) dialect: Dialect,
-    pub(crate) header: HeaderName,
-    pub(crate) replayed: HeaderName,
-    pub(crate) tenant: Tenant,
-    /// Where operations can be asked about: a prefix of the `Location` in 202 and unknown.
-    pub(crate) status_path: Option<Box<str>>,
-    defaults: Route,
-    /// Of `POST` and `PATCH` without a route of their own.
-    unnamed: Arc<Guard>,
-    routes: HashMap<Method, matchit::Router<Arc<Guard>>>,
 }
 
 /// A layer that does not know yet who is calling, and so is none.
@@ -222,14 +204,7 @@ impl<S: Store> Layer<S> {
         mut self,
         change: impl FnOnce(Route) -> R,
     ) -> Result<Self, Error> {
-        let rules = Arc::make_mut(&mut self.rules);
-        let unnamed = change(rules.unnamed.route.clone()).into_route()?;
-        rules.defaults = Route {
-            key: rules.defaults.key,
-            operation: None,
-            ..unnamed.clone()
-        };
-        rules.unnamed = Arc::new(Guard::new(unnamed, UNNAMED)?);
+        Arc::make_mut(&mut self.rules).set_defaults(change)?;
         Ok(self)
     }
 
@@ -257,19 +232,7 @@ impl<S: Store> Layer<S> {
         pattern: &str,
         change: impl FnOnce(Route) -> R,
     ) -> Result<Self, Error> {
-        let rules = Arc::make_mut(&mut self.rules);
-        let (method, path) = parse_pattern(pattern)?;
-        let route = change(rules.defaults.clone()).into_route()?;
-        let guard = Arc::new(Guard::new(route, pattern)?);
-        rules
-            .routes
-            .entry(method)
-            .or_default()
-            .insert(path, guard)
-            .map_err(|reason| Error::Path {
-                pattern: pattern.to_owned(),
-                reason: reason.to_string(),
-            })?;
+        Arc::make_mut(&mut self.rules).add(pattern, change)?;
         Ok(self)
     }
 
@@ -320,61 +283,6 @@ impl<S: Store + Maintain> Layer<S> {
         self.state.cache.forget();
         erased
     }
-}
-
-/// The label of what no route names.
-const UNNAMED: &str = "unnamed";
-
-impl Rules {
-    fn new<T: Into<Box<str>>>(
-        tenant: impl Fn(&Parts) -> Option<T> + Send + Sync + 'static,
-    ) -> Self {
-        let unnamed = Route {
-            key: KeyRule::Optional,
-            ..Route::default()
-        };
-        Self {
-            dialect: Dialect::Ietf { lenient: true },
-            header: HeaderName::from_static("idempotency-key"),
-            replayed: HeaderName::from_static("idempotent-replayed"),
-            tenant: Arc::new(move |head| tenant(head).map(Into::into)),
-            status_path: None,
-            defaults: Route::default(),
-            unnamed: Arc::new(Guard::unchanged(unnamed, UNNAMED)),
-            routes: HashMap::new(),
-        }
-    }
-
-    /// Where a client asks about an operation.
-    pub(crate) fn status_of(&self, id: OperationId) -> Option<HeaderValue> {
-        let prefix = self.status_path.as_deref()?;
-        HeaderValue::from_maybe_shared(Bytes::from(format!("{prefix}{id}"))).ok()
-    }
-
-    /// How a request is guarded, if it is.
-    pub(crate) fn guard(&self, method: &Method, path: &str) -> Option<&Arc<Guard>> {
-        let by_route = self
-            .routes
-            .get(method)
-            .and_then(|routes| routes.at(path).ok())
-            .map(|found| found.value);
-        by_route.or_else(|| {
-            (*method == Method::POST || *method == Method::PATCH).then_some(&self.unnamed)
-        })
-    }
-}
-
-fn parse_pattern(pattern: &str) -> Result<(Method, &str), Error> {
-    let wrong = || Error::Pattern(pattern.to_owned());
-    let (method, path) = pattern.split_once(' ').ok_or_else(wrong)?;
-    if !path.starts_with('/') || method.chars().any(|c| !c.is_ascii_uppercase()) {
-        return Err(wrong());
-    }
-    let method: Method = method.parse().map_err(|_| wrong())?;
-    if method.is_safe() {
-        return Err(Error::SafeMethod(method));
-    }
-    Ok((method, path))
 }
 
 impl<S> Clone for Layer<S> {

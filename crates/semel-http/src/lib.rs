@@ -27,6 +27,7 @@ mod reason;
 mod replay;
 mod reserve;
 pub mod route;
+mod rules;
 mod service;
 mod stored;
 pub mod tenant;

@@ -11,8 +11,8 @@ use semel_core::transition::Replay;
 
 use crate::answer::{Refusal, never_again};
 use crate::cache::Answer;
-use crate::layer::Rules;
 use crate::reason;
+use crate::rules::Rules;
 use crate::stored;
 
 /// Until when a retry is answered.
