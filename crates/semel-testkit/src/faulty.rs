@@ -253,7 +253,15 @@ impl Gate {
     /// # Cancellation
     /// Dropping this only stops waiting.
     pub async fn reached(&self) {
-        self.until(|passage| passage.arrived > 0).await;
+        self.reached_times(1).await;
+    }
+
+    /// Waits until this many calls have come to the gate.
+    ///
+    /// # Cancellation
+    /// Dropping this only stops waiting.
+    pub async fn reached_times(&self, calls: usize) {
+        self.until(|passage| passage.arrived >= calls).await;
     }
 
     /// Waits until a call that the gate holds or held is performed.
@@ -264,7 +272,11 @@ impl Gate {
         self.until(|passage| passage.performed > 0).await;
     }
 
-    async fn pass(&self) {
+    /// Stands at the gate until it opens.
+    ///
+    /// # Cancellation
+    /// Dropping this leaves the gate.
+    pub async fn pass(&self) {
         self.state.send_modify(|passage| passage.arrived += 1);
         self.until(|passage| passage.open).await;
     }

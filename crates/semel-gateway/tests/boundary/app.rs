@@ -1,0 +1,131 @@
+//! The application behind the boundary: it does what the path says, and counts.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, Response};
+use axum::routing::any;
+use semel_testkit::faulty::Gate;
+
+#[derive(Default)]
+pub struct App {
+    seen: Mutex<Vec<Seen>>,
+    gates: Mutex<HashMap<String, Gate>>,
+}
+
+/// One execution.
+#[derive(Clone, Debug)]
+pub struct Seen {
+    pub what: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl App {
+    pub fn router(self: &Arc<Self>) -> Router {
+        Router::new()
+            .route("/do/{what}", any(run))
+            .route("/optional/{what}", any(run))
+            .route("/ignored/{what}", any(run))
+            .route("/unnamed/{what}", any(run))
+            .with_state(Arc::clone(self))
+    }
+
+    /// All that reached the application, in order.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.seen.lock().unwrap().clone()
+    }
+
+    pub fn executions(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+
+    /// Executions of `held-NAME` wait at this gate.
+    pub fn gate(&self, name: &str) -> Gate {
+        let mut gates = self.gates.lock().unwrap();
+        let gate = gates.entry(name.to_owned()).or_insert_with(Gate::closed);
+        gate.clone()
+    }
+}
+
+async fn run(
+    State(app): State<Arc<App>>,
+    Path(what): Path<String>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response<Body> {
+    let number = {
+        let mut seen = app.seen.lock().unwrap();
+        seen.push(Seen {
+            what: what.clone(),
+            headers,
+            body: body.clone(),
+        });
+        seen.len()
+    };
+    let answer = Response::builder()
+        .header("content-type", "application/json")
+        .header("x-execution", number);
+    let text = format!(r#"{{"execution":{number}}}"#);
+    let (verb, rest) = what.split_once('-').unwrap_or((what.as_str(), ""));
+    match verb {
+        // status-503
+        "status" => answer.status(rest.parse::<u16>().unwrap()).body(text.into()),
+        // say-unknown: the header's word, under a status that would mean something else
+        "say" => {
+            let (word, status) = rest.rsplit_once('-').unwrap();
+            answer
+                .header("semel-outcome", word)
+                .status(status.parse::<u16>().unwrap())
+                .body(text.into())
+        }
+        "held" => {
+            app.gate(&what).pass().await;
+            answer.status(201).body(text.into())
+        }
+        "panic" => panic!("on purpose"),
+        "broken" => {
+            let parts = [Ok(Bytes::from("first")), Err("reset")];
+            let stream = futures_util::stream::iter(parts);
+            answer.status(200).body(Body::from_stream(stream))
+        }
+        // sized-1048577
+        "sized" => answer
+            .status(201)
+            .header("location", "/things/1")
+            .body(vec![b'x'; rest.parse().unwrap()].into()),
+        // chunked-1048577
+        "chunked" => {
+            let left: usize = rest.parse().unwrap();
+            let parts = vec![b'y'; left];
+            let parts: Vec<_> = parts
+                .chunks(7000)
+                .map(|part| Ok::<_, std::io::Error>(Bytes::copy_from_slice(part)))
+                .collect();
+            let stream = futures_util::stream::iter(parts);
+            answer.status(201).body(Body::from_stream(stream))
+        }
+        "headers" => answer
+            .status(201)
+            .header("location", "/things/1")
+            .header("etag", "\"1\"")
+            .header("link", "<a>; rel=next")
+            .header("link", "<b>; rel=prev")
+            .header("content-language", "la")
+            .header("set-cookie", "session=1")
+            .header("server", "app")
+            .header("access-control-allow-origin", "*")
+            .header("ratelimit-remaining", "7")
+            .header("x-request-cost", "7")
+            .header("x-unlisted", "8")
+            .header("etag-like", b"\xff\xfe".as_slice())
+            .body(text.into()),
+        "empty" => Response::builder().status(204).body(Body::empty()),
+        "echo" => answer.status(201).body(body.into()),
+        other => panic!("the test asks for {other}"),
+    }
+    .unwrap()
+}

@@ -1,0 +1,242 @@
+//! One boundary, behind either door, over a store that can be made to fail and a clock that
+//! can be moved.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, Method, Request, StatusCode};
+use bytes::Bytes;
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::TokioIo;
+use semel_core::store::Query;
+use semel_core::{Inspect as _, Memory, Record, Status};
+use semel_http::{InFlight, KeyRule, Layer, tenant};
+use semel_testkit::{Faulty, ManualClock};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::app::App;
+
+pub type Store = Faulty<Memory>;
+
+/// How requests come in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// The tower layer in the axum application itself.
+    Layer,
+    /// The gateway in front of it.
+    Gateway,
+}
+
+pub struct World {
+    pub door: Door,
+    pub address: SocketAddr,
+    pub app: Arc<App>,
+    pub store: Store,
+    pub clock: ManualClock,
+    pub layer: Layer<Store>,
+    _gateway: Option<semel_gateway::testing::InProcess>,
+}
+
+/// What came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl World {
+    /// The usual routes: `/do/…` needs a key.
+    pub async fn new(door: Door) -> Self {
+        Self::with(door, |layer| layer).await
+    }
+
+    /// As `new`, with what `change` says before the routes are added.
+    pub async fn with(door: Door, change: impl FnOnce(Layer<Store>) -> Layer<Store>) -> Self {
+        let clock = ManualClock::default();
+        let store = Faulty::new(Memory::new(Arc::new(clock.clone())));
+        let patience = Duration::from_millis(300);
+        let layer = Layer::new(store.clone())
+            .clock(Arc::new(clock.clone()))
+            .patience(patience, patience)
+            .tenant(tenant::header("X-Account"))
+            .status_path("/.semel/operations/");
+        let layer = change(layer)
+            .route("POST /do/{what}", |route| route.operation("do"))
+            .route("POST /optional/{what}", |route| {
+                route.key(KeyRule::Optional)
+            })
+            .route("POST /ignored/{what}", |route| route.key(KeyRule::Ignored))
+            .route("PUT /do/{what}", |route| route.operation("put"));
+        let app = Arc::new(App::default());
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut address = listener.local_addr().unwrap();
+        let mut gateway = None;
+        let router = match door {
+            Door::Layer => app.router().layer(layer.clone()),
+            Door::Gateway => {
+                let started = semel_gateway::testing::InProcess::start(layer.clone(), address).await;
+                address = started.address();
+                gateway = Some(started);
+                app.router()
+            }
+        };
+        tokio::spawn(async move { axum::serve(listener, router).await });
+        Self {
+            door,
+            address,
+            app,
+            store,
+            clock,
+            layer,
+            _gateway: gateway,
+        }
+    }
+
+    pub async fn post(&self, path: &str, key: &str, body: &str) -> Answer {
+        self.call(path, key, body).send().await
+    }
+
+    /// A request that is not sent yet.
+    pub fn call(&self, path: &str, key: &str, body: &str) -> Call {
+        let call = Call::to(self.address, Method::POST, path)
+            .header("x-account", "acme")
+            .header("content-type", "application/json")
+            .body(body.to_owned());
+        if key.is_empty() {
+            return call;
+        }
+        call.header("idempotency-key", key)
+    }
+
+    /// All that the store remembers.
+    pub async fn records(&self) -> Vec<Record> {
+        let page = self.store.inner().list(Query::default()).await.unwrap();
+        let mut records = Vec::new();
+        for summary in page.operations {
+            let found = self.store.inner().find(summary.fence.id).await.unwrap();
+            records.extend(found);
+        }
+        records
+    }
+
+    /// The state of the only record.
+    pub async fn status(&self) -> Option<Status> {
+        let records = self.records().await;
+        assert!(records.len() <= 1, "{records:?}");
+        records.first().map(|record| record.state.status())
+    }
+}
+
+pub struct Call {
+    address: SocketAddr,
+    request: axum::http::request::Builder,
+    body: Bytes,
+}
+
+impl Call {
+    pub fn to(address: SocketAddr, method: Method, path: &str) -> Self {
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", address.to_string());
+        Self {
+            address,
+            request,
+            body: Bytes::new(),
+        }
+    }
+
+    pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
+        self.request = self.request.header(name, value.as_ref());
+        self
+    }
+
+    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
+        self.body = body.into();
+        self
+    }
+
+    pub fn method(mut self, method: Method) -> Self {
+        self.request = self.request.method(method);
+        self
+    }
+
+    pub async fn send(self) -> Answer {
+        self.try_send().await.unwrap()
+    }
+
+    pub async fn try_send(self) -> Result<Answer, hyper::Error> {
+        let stream = TcpStream::connect(self.address).await.unwrap();
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        let request = self.request.body(Full::new(self.body)).unwrap();
+        let (head, body) = sender.send_request(request).await?.into_parts();
+        Ok(Answer {
+            status: head.status,
+            headers: head.headers,
+            body: body.collect().await?.to_bytes(),
+        })
+    }
+}
+
+impl Answer {
+    pub fn text(&self) -> &str {
+        std::str::from_utf8(&self.body).unwrap()
+    }
+
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let mut lines = self.headers.get_all(name).iter();
+        let value = lines.next()?.to_str().unwrap();
+        assert!(lines.next().is_none(), "{name} is there twice");
+        Some(value)
+    }
+
+    pub fn is_replay(&self) -> bool {
+        self.header("idempotent-replayed") == Some("true")
+    }
+
+    /// Checks a refusal in the IETF form.
+    #[track_caller]
+    pub fn refuses(&self, status: u16, code: &str) {
+        assert_eq!(self.status.as_u16(), status, "{}", self.text());
+        assert_eq!(
+            self.header("content-type"),
+            Some("application/problem+json")
+        );
+        let problem = self.json();
+        assert_eq!(problem["code"], code);
+        assert_eq!(problem["status"], status);
+        assert_eq!(problem["type"], format!("{}{code}", semel_http::TYPE_BASE));
+        assert!(problem["title"].is_string() && problem["detail"].is_string());
+        assert!(problem["retryable"].is_boolean());
+        assert!(!self.is_replay());
+    }
+
+    /// Checks a refusal in Stripe's form.
+    #[track_caller]
+    pub fn refuses_like_stripe(&self, status: u16, kind: &str, code: &str) {
+        assert_eq!(self.status.as_u16(), status, "{}", self.text());
+        assert_eq!(self.header("content-type"), Some("application/json"));
+        let error = &self.json()["error"];
+        assert_eq!(error["type"], kind);
+        assert_eq!(error["code"], code);
+        assert!(error["message"].is_string());
+    }
+}
+
+/// `in_flight = "wait"`, long enough for any test.
+pub fn patient(layer: Layer<Store>) -> Layer<Store> {
+    let max = Duration::from_mins(5);
+    layer.defaults(|route| route.in_flight(InFlight::Wait { max }))
+}
+
+pub fn stripe(layer: Layer<Store>) -> Layer<Store> {
+    layer.dialect(semel_core::key::Dialect::Stripe)
+}
