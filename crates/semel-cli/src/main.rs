@@ -1,10 +1,13 @@
 //! The `semel` command.
 
 mod fingerprint;
+mod gateway;
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use semel_gateway::config::{Report, Style};
 
 /// Safe retries for HTTP APIs.
 #[derive(Parser)]
@@ -18,12 +21,15 @@ struct Cli {
 enum Command {
     /// Print the fingerprint of a request body
     Fingerprint(fingerprint::Args),
+    /// Guard the application behind it
+    Gateway(gateway::Args),
 }
 
 /// 0 fine, 1 failure; usage errors end in `clap` with 2.
 fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Fingerprint(args) => fingerprint::run(&args),
+        Command::Gateway(args) => gateway::run(args),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,
@@ -37,5 +43,11 @@ fn main() -> ExitCode {
 /// Standard error is where a command's reasons belong, and its only user is this function.
 #[allow(clippy::print_stderr)]
 fn report(error: &anyhow::Error) {
-    eprintln!("semel: {error:#}");
+    match error.downcast_ref::<Report>() {
+        Some(wrong) if std::io::stderr().is_terminal() => {
+            eprint!("{}", wrong.render(Style::Graphical));
+        }
+        Some(wrong) => eprint!("{}", wrong.render(Style::Plain)),
+        None => eprintln!("semel: {error:#}"),
+    }
 }

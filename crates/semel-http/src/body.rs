@@ -75,6 +75,13 @@ pub(crate) enum Unread<E> {
     Broken(E),
 }
 
+impl<B> Collected<B> {
+    /// A body that is left to flow whatever its size.
+    pub(crate) fn flowing(body: B) -> Self {
+        Self::Over(Settled(Content::Over(VecDeque::new(), Box::pin(body))))
+    }
+}
+
 impl<B> RequestBody<B> {
     pub(crate) fn buffered(body: Bytes) -> Self {
         let body = Full::new(body);
@@ -274,13 +281,13 @@ pub(crate) async fn collect<B>(body: B, limit: usize) -> Result<Collected<B>, B:
 where
     B: Body<Data = Bytes>,
 {
+    if over(&body, limit) {
+        return Ok(Collected::flowing(body));
+    }
     let mut body = Box::pin(body);
     let mut read = VecDeque::new();
     let mut length = 0;
     let mut trailers = None;
-    if over(&body, limit) {
-        return Ok(Collected::Over(Settled(Content::Over(read, body))));
-    }
     while let Some(frame) = body.frame().await {
         match frame?.into_data() {
             Ok(data) => {

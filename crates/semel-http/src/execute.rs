@@ -18,7 +18,7 @@ use crate::complete::{Record, Word};
 use crate::guarded::Job;
 use crate::layer::State;
 use crate::operation::Operation;
-use crate::outcome::{Ending, Outcome, Words};
+use crate::outcome::{Ending, Outcome, Unframed, Words};
 use crate::reason::{self, Reason};
 use crate::replay::disclose_expiry;
 use crate::reserve::{Attempted, Reply};
@@ -124,7 +124,11 @@ where
             Code::new("service_failed")
         })?;
         let (head, body) = response.into_parts();
-        let body = collect(body, guard.route.max_response).await;
+        let body = if head.extensions.get::<Unframed>().is_some() {
+            Ok(Collected::flowing(body))
+        } else {
+            collect(body, guard.route.max_response).await
+        };
         let body = body.map_err(|error| {
             let error = error.into();
             tracing::error!(id = %fence.id, error, "the answer broke off");

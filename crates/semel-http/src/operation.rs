@@ -12,7 +12,8 @@ pub struct Operation {
 }
 
 impl Operation {
-    pub(crate) fn new(fence: Fence) -> Self {
+    /// An operation as the layer makes them: for tests of handlers that take one.
+    pub fn new(fence: Fence) -> Self {
         Self { fence }
     }
 

@@ -49,6 +49,11 @@ pub(crate) enum Words {
     Unreachable,
 }
 
+/// In a response's extensions: its end cannot be told from a break. It reaches its first caller,
+/// and is not stored, since nobody could say that it is whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unframed;
+
 impl Outcome {
     /// The unit of work is over, whatever the status of the answer says.
     pub fn completed() -> Self {
@@ -110,6 +115,14 @@ impl Outcome {
 }
 
 impl Ending {
+    /// All four.
+    pub const ALL: [Self; 4] = [
+        Self::Completed,
+        Self::NotExecuted,
+        Self::Unknown,
+        Self::Forget,
+    ];
+
     /// The word as it stands in [`HEADER`] and in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -122,14 +135,7 @@ impl Ending {
 
     /// The ending of that word, if there is one.
     pub fn from_word(word: &str) -> Option<Self> {
-        [
-            Self::Completed,
-            Self::NotExecuted,
-            Self::Unknown,
-            Self::Forget,
-        ]
-        .into_iter()
-        .find(|ending| ending.as_str() == word)
+        Self::ALL.into_iter().find(|ending| ending.as_str() == word)
     }
 }
 
@@ -206,12 +212,7 @@ mod tests {
 
     #[test]
     fn words_lead_back() {
-        for ending in [
-            Ending::Completed,
-            Ending::NotExecuted,
-            Ending::Unknown,
-            Ending::Forget,
-        ] {
+        for ending in Ending::ALL {
             assert_eq!(Ending::from_word(ending.as_str()), Some(ending));
         }
     }

@@ -25,6 +25,7 @@ use std::fmt::Write as _;
 
 use http::header::{AUTHORIZATION, AsHeaderName, HeaderValue};
 use http::request::Parts;
+use semel_core::identity::MAX_TENANT_BYTES;
 use sha2::{Digest as _, Sha256};
 
 /// The name of the one tenant of [`only_one`].
@@ -47,7 +48,9 @@ pub fn header(
     move |head| {
         let mut lines = head.headers.get_all(name.clone()).iter();
         let value = lines.next()?.to_str().ok()?.trim();
-        (lines.next().is_none() && !value.is_empty()).then(|| value.into())
+        // A name cut short would be another tenant's.
+        let fits = (1..=MAX_TENANT_BYTES).contains(&value.len());
+        (lines.next().is_none() && fits).then(|| value.into())
     }
 }
 
@@ -61,9 +64,12 @@ pub fn authorization() -> impl Fn(&Parts) -> Option<Box<str>> + Send + Sync + 's
             let mut lines = head.headers.get_all(name).iter();
             match (lines.next(), lines.next()) {
                 (None, _) => {}
-                (Some(credential), None) => return Some(hashed(tag, credential)),
-                // Which of them the application believes is not known here.
-                (Some(_), Some(_)) => return None,
+                (Some(credential), None) if !credential.is_empty() => {
+                    return Some(hashed(tag, credential));
+                }
+                // Which of two the application believes is not known here, nor what it takes
+                // an empty one for.
+                (Some(_), _) => return None,
             }
         }
         Some(ANONYMOUS.into())

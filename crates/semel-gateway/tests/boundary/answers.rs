@@ -187,7 +187,11 @@ async fn stripe_words_an_unknown_outcome(door: Door) {
 
 async fn an_expired_key_is_refused(door: Door) {
     for dialect in ["ietf", "stripe"] {
-        let change = if dialect == "ietf" { |layer| layer } else { stripe };
+        let change = if dialect == "ietf" {
+            |layer| layer
+        } else {
+            stripe
+        };
         let world = World::with(door, change).await;
         world.post("/do/status-201", "k1", "{}").await;
         assert!(world.post("/do/status-201", "k1", "{}").await.is_replay());
@@ -217,7 +221,11 @@ async fn an_expired_key_may_execute(door: Door) {
 
 async fn a_body_that_is_gone_is_told(door: Door) {
     for dialect in ["ietf", "stripe"] {
-        let change = if dialect == "ietf" { |layer| layer } else { stripe };
+        let change = if dialect == "ietf" {
+            |layer| layer
+        } else {
+            stripe
+        };
         let world = World::with(door, change).await;
         let large = world.post("/do/sized-1048577", "k1", "{}").await;
         assert_eq!(large.body.len(), 1_048_577);
@@ -259,7 +267,9 @@ async fn a_store_that_fails_stops_everything(door: Door) {
 async fn a_store_that_does_not_answer_stops_everything(door: Door) {
     let world = World::new(door).await;
     let gate = Gate::closed();
-    world.store.next(Verb::Reserve, Fault::HoldAfter(gate.clone()));
+    world
+        .store
+        .next(Verb::Reserve, Fault::HoldAfter(gate.clone()));
     let answer = world.post("/do/status-201", "k1", "{}").await;
     answer.refuses(503, "idempotency_store_unavailable");
     // The grant comes late, and is given back: nothing executes, nothing stays reserved.
@@ -276,7 +286,11 @@ async fn a_store_that_does_not_answer_stops_everything(door: Door) {
 
 async fn what_cannot_be_recorded_is_pending(door: Door) {
     for dialect in ["ietf", "stripe"] {
-        let change = if dialect == "ietf" { |layer| layer } else { stripe };
+        let change = if dialect == "ietf" {
+            |layer| layer
+        } else {
+            stripe
+        };
         let world = World::with(door, change).await;
         let failing = |verb, _| (verb == Verb::Complete).then_some(Fault::FailBefore);
         world.store.when(failing);
@@ -348,8 +362,8 @@ async fn expiry_is_disclosed(door: Door) {
         semel_core::State::Completed(completed) => completed.expires_at.as_micros() / 1_000_000,
         other => panic!("{other:?}"),
     };
-    let expected = std::time::SystemTime::UNIX_EPOCH
-        + Duration::from_secs(u64::try_from(expires_at).unwrap());
+    let expected =
+        std::time::SystemTime::UNIX_EPOCH + Duration::from_secs(u64::try_from(expires_at).unwrap());
     assert_eq!(disclosed, httpdate::fmt_http_date(expected));
     for _ in 0..2 {
         let again = world.post("/do/status-201", "k1", "{}").await;

@@ -73,7 +73,9 @@ async fn run(
     let (verb, rest) = what.split_once('-').unwrap_or((what.as_str(), ""));
     match verb {
         // status-503
-        "status" => answer.status(rest.parse::<u16>().unwrap()).body(text.into()),
+        "status" => answer
+            .status(rest.parse::<u16>().unwrap())
+            .body(text.into()),
         // say-unknown: the header's word, under a status that would mean something else
         "say" => {
             let (word, status) = rest.rsplit_once('-').unwrap();

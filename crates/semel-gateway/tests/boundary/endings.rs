@@ -29,7 +29,9 @@ crate::through_both_doors!(
 async fn a_status_decides(door: Door) {
     for (statuses, expected) in [
         (
-            &[200, 201, 202, 204, 301, 303, 400, 402, 404, 409, 422, 499, 500, 501, 505, 599][..],
+            &[
+                200, 201, 202, 204, 301, 303, 400, 402, 404, 409, 422, 499, 500, 501, 505, 599,
+            ][..],
             Some(Status::Completed),
         ),
         (&[401, 403, 407, 429], None),
@@ -63,7 +65,9 @@ async fn the_application_decides(door: Door) {
     ] {
         for status in [503, 500] {
             let world = World::new(door).await;
-            let answer = world.post(&format!("/do/say-{word}-{status}"), "k1", "{}").await;
+            let answer = world
+                .post(&format!("/do/say-{word}-{status}"), "k1", "{}")
+                .await;
             assert_eq!(answer.status, status);
             assert_eq!(answer.header("semel-outcome"), None);
             assert_eq!(world.status().await, expected, "{word} {status}");

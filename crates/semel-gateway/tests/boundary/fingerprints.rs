@@ -17,7 +17,9 @@ crate::through_both_doors!(
 
 async fn what_is_equal_is_replayed_and_what_differs_is_not(door: Door) {
     let world = World::new(door).await;
-    world.post("/do/status-201", "k1", r#"{"a":1,"b":100}"#).await;
+    world
+        .post("/do/status-201", "k1", r#"{"a":1,"b":100}"#)
+        .await;
     for (body, status) in [
         (r#"{ "b": 1e2, "a": 1.0 }"#, 201),
         (r#"{"a":1,"b":101}"#, 422),
@@ -97,6 +99,9 @@ async fn the_original_bytes_reach_the_application(door: Door) {
     let answer = world.post("/do/echo", "k1", body).await;
     assert_eq!(answer.text(), body);
     let seen = &world.app.seen()[0];
-    assert_eq!((seen.what.as_str(), &seen.body[..]), ("echo", body.as_bytes()));
+    assert_eq!(
+        (seen.what.as_str(), &seen.body[..]),
+        ("echo", body.as_bytes())
+    );
     assert_eq!(seen.headers["idempotency-key"], "k1");
 }

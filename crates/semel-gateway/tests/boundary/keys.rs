@@ -19,7 +19,11 @@ crate::through_both_doors!(
 async fn quoting_does_not_matter_when_lenient(door: Door) {
     let world = World::new(door).await;
     for key in ["\"abc\"", "abc", "\"abc\";p=1", " abc "] {
-        assert_eq!(world.post("/do/status-201", key, "{}").await.status, 201, "{key}");
+        assert_eq!(
+            world.post("/do/status-201", key, "{}").await.status,
+            201,
+            "{key}"
+        );
     }
     assert_eq!(world.app.executions(), 1);
 }
@@ -27,7 +31,10 @@ async fn quoting_does_not_matter_when_lenient(door: Door) {
 async fn quoting_matters_when_strict(door: Door) {
     let strict = Dialect::Ietf { lenient: false };
     let world = World::with(door, |layer| layer.dialect(strict)).await;
-    assert_eq!(world.post("/do/status-201", "\"abc\"", "{}").await.status, 201);
+    assert_eq!(
+        world.post("/do/status-201", "\"abc\"", "{}").await.status,
+        201
+    );
     let refused = world.post("/do/status-201", "abc", "{}").await;
     refused.refuses(400, "idempotency_key_malformed");
 }
@@ -44,16 +51,22 @@ async fn what_is_no_key_is_refused(door: Door) {
     for (dialect, malformed) in [
         (
             Dialect::Ietf { lenient: true },
-            &[&b"\"\""[..], b" ", b"\"  \"", b"\"a\\x\"", b"caf\xc3\xa9", b"\"a\"b", b":YQ==:", b"a\tb"][..],
+            &[
+                &b"\"\""[..],
+                b" ",
+                b"\"  \"",
+                b"\"a\\x\"",
+                b"caf\xc3\xa9",
+                b"\"a\"b",
+                b":YQ==:",
+                b"a\tb",
+            ][..],
         ),
         (
             Dialect::Ietf { lenient: false },
             &[b"42", b"?1", b"token", b"\"open"],
         ),
-        (
-            Dialect::Stripe,
-            &[b" ", b"caf\xc3\xa9", b"a,b", b"a\tb"],
-        ),
+        (Dialect::Stripe, &[b" ", b"caf\xc3\xa9", b"a,b", b"a\tb"]),
     ] {
         let world = World::with(door, |layer| layer.dialect(dialect)).await;
         for key in malformed {
@@ -86,7 +99,9 @@ async fn what_is_no_key_is_refused(door: Door) {
 async fn the_length_of_a_key_is_bounded(door: Door) {
     let world = World::with(door, |layer| layer.defaults(|route| route.min_length(16))).await;
     for (length, status) in [(15, 400), (16, 201), (255, 201), (256, 400)] {
-        let answer = world.post("/do/status-201", &"k".repeat(length), "{}").await;
+        let answer = world
+            .post("/do/status-201", &"k".repeat(length), "{}")
+            .await;
         assert_eq!(answer.status, status, "{length}");
     }
 }
@@ -104,9 +119,12 @@ async fn the_key_is_echoed_as_it_came(door: Door) {
 }
 
 async fn another_header_may_hold_the_key(door: Door) {
-    let name = axum::http::HeaderName::from_static("paypal-request-id");
+    let name = http::HeaderName::from_static("paypal-request-id");
     let world = World::with(door, |layer| layer.header(name)).await;
-    world.post("/do/status-201", "k1", "{}").await.refuses(400, "idempotency_key_missing");
+    world
+        .post("/do/status-201", "k1", "{}")
+        .await
+        .refuses(400, "idempotency_key_missing");
     for replay in [false, true] {
         let call = world.call("/do/status-201", "", "{}");
         let answer = call.header("paypal-request-id", "k1").send().await;
@@ -127,7 +145,10 @@ async fn a_key_in_a_trailer_is_not_read(door: Door) {
 }
 
 async fn stripe_keys_reach_across_endpoints(door: Door) {
-    for (dialect, status) in [(Dialect::Stripe, 400), (Dialect::Ietf { lenient: true }, 201)] {
+    for (dialect, status) in [
+        (Dialect::Stripe, 400),
+        (Dialect::Ietf { lenient: true }, 201),
+    ] {
         let world = World::with(door, |layer| layer.dialect(dialect)).await;
         assert_eq!(world.post("/do/status-201", "k1", "{}").await.status, 201);
         let other = world.post("/optional/status-201", "k1", "{}").await;

@@ -25,7 +25,11 @@ crate::through_both_doors!(
 async fn post_and_patch_are_guarded(door: Door) {
     let world = World::new(door).await;
     for method in [Method::POST, Method::PATCH] {
-        let call = || world.call("/unnamed/status-201", "k1", "{}").method(method.clone());
+        let call = || {
+            world
+                .call("/unnamed/status-201", "k1", "{}")
+                .method(method.clone())
+        };
         let first = call().send().await;
         let second = call().send().await;
         assert_eq!(first.body, second.body);
@@ -49,7 +53,9 @@ async fn safe_methods_pass_even_with_a_key(door: Door) {
     let world = World::new(door).await;
     for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::TRACE] {
         for _ in 0..2 {
-            let call = world.call("/do/status-200", "k1", "").method(method.clone());
+            let call = world
+                .call("/do/status-200", "k1", "")
+                .method(method.clone());
             let answer = call.send().await;
             assert_eq!(answer.status, 200, "{method}");
             assert!(answer.header("idempotency-key-expires").is_none());
@@ -69,7 +75,10 @@ async fn a_missing_key_is_refused_where_required(door: Door) {
 async fn without_a_key_optional_passes_unguarded(door: Door) {
     let world = World::new(door).await;
     for _ in 0..2 {
-        assert_eq!(world.post("/optional/status-201", "", "{}").await.status, 201);
+        assert_eq!(
+            world.post("/optional/status-201", "", "{}").await.status,
+            201
+        );
     }
     assert_eq!(world.app.executions(), 2);
     assert!(world.records().await.is_empty());
@@ -82,7 +91,10 @@ async fn without_a_key_optional_passes_unguarded(door: Door) {
 async fn ignored_passes_even_with_a_key(door: Door) {
     let world = World::new(door).await;
     for _ in 0..2 {
-        assert_eq!(world.post("/ignored/status-201", "k1", "{}").await.status, 201);
+        assert_eq!(
+            world.post("/ignored/status-201", "k1", "{}").await.status,
+            201
+        );
     }
     assert_eq!(world.app.executions(), 2);
     assert!(world.records().await.is_empty());
@@ -182,5 +194,9 @@ async fn tenants_do_not_meet(door: Door) {
     }
     assert_eq!(world.app.executions(), 3);
     let records = world.records().await;
-    assert!(records.iter().all(|record| record.state.status() == Status::Completed));
+    assert!(
+        records
+            .iter()
+            .all(|record| record.state.status() == Status::Completed)
+    );
 }

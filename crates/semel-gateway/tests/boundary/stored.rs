@@ -19,7 +19,13 @@ async fn headers_that_describe_the_answer_come_back(door: Door) {
     for _ in 0..2 {
         let again = world.post("/do/headers", "k1", "{}").await;
         assert!(again.is_replay());
-        for name in ["content-type", "location", "etag", "link", "content-language"] {
+        for name in [
+            "content-type",
+            "location",
+            "etag",
+            "link",
+            "content-language",
+        ] {
             let lines = |answer: &crate::world::Answer| -> Vec<_> {
                 answer.headers.get_all(name).iter().cloned().collect()
             };

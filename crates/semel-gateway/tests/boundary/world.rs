@@ -5,15 +5,20 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
 use semel_core::store::Query;
 use semel_core::{Inspect as _, Memory, Record, Status};
+use semel_gateway::Front;
+use semel_gateway::server::{Limits, serve};
+use semel_gateway::upstream::{Forward, Upstream, UpstreamConfig};
 use semel_http::{InFlight, KeyRule, Layer, tenant};
 use semel_testkit::{Faulty, ManualClock};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::app::App;
 
@@ -29,13 +34,12 @@ pub enum Door {
 }
 
 pub struct World {
-    pub door: Door,
     pub address: SocketAddr,
     pub app: Arc<App>,
     pub store: Store,
     pub clock: ManualClock,
     pub layer: Layer<Store>,
-    _gateway: Option<semel_gateway::testing::InProcess>,
+    _gateway: Option<DropGuard>,
 }
 
 /// What came back.
@@ -76,15 +80,22 @@ impl World {
         let router = match door {
             Door::Layer => app.router().layer(layer.clone()),
             Door::Gateway => {
-                let started = semel_gateway::testing::InProcess::start(layer.clone(), address).await;
-                address = started.address();
-                gateway = Some(started);
+                let front = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let uri = format!("http://{address}").parse().unwrap();
+                address = front.local_addr().unwrap();
+                let upstream = Upstream::new(&UpstreamConfig::new(uri)).unwrap();
+                let service = Front::new(
+                    Arc::new(ArcSwap::from_pointee(layer.clone())),
+                    Forward::new(upstream, Duration::from_mins(1)),
+                );
+                let stop = CancellationToken::new();
+                gateway = Some(stop.clone().drop_guard());
+                tokio::spawn(serve(front, service, Limits::default(), None, stop));
                 app.router()
             }
         };
         tokio::spawn(async move { axum::serve(listener, router).await });
         Self {
-            door,
             address,
             app,
             store,
@@ -131,7 +142,7 @@ impl World {
 
 pub struct Call {
     address: SocketAddr,
-    request: axum::http::request::Builder,
+    request: http::request::Builder,
     body: Bytes,
 }
 

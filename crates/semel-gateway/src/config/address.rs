@@ -1,0 +1,262 @@
+//! Where the gateway listens, where it sends requests, and where it remembers.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use http::Uri;
+use http::uri::Authority;
+
+/// The address of a listener. Port 0 is any free one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listen(SocketAddr);
+
+impl Listen {
+    /// An address that is known to be one.
+    pub const fn new(address: SocketAddr) -> Self {
+        Self(address)
+    }
+
+    /// To bind to.
+    pub const fn address(self) -> SocketAddr {
+        self.0
+    }
+
+    /// Whether only this machine can connect.
+    pub fn is_loopback(self) -> bool {
+        self.0.ip().to_canonical().is_loopback()
+    }
+}
+
+impl FromStr for Listen {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        text.parse().map(Self).map_err(|_| {
+            format!(
+                "{text:?} is no address to listen on; write an IP address and a port, \
+                 such as \"127.0.0.1:8080\", \"0.0.0.0:8080\" or \"[::1]:8080\""
+            )
+        })
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The application behind the gateway: `http://host:port`, without a path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Upstream(Authority);
+
+impl Upstream {
+    /// Host and port, as they were written.
+    pub fn authority(&self) -> &Authority {
+        &self.0
+    }
+
+    /// To connect to; an IPv6 address is without its brackets.
+    pub fn host(&self) -> &str {
+        self.0.host().trim_start_matches('[').trim_end_matches(']')
+    }
+
+    /// To connect to.
+    pub fn port(&self) -> u16 {
+        self.0.port_u16().unwrap_or(80)
+    }
+}
+
+impl FromStr for Upstream {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = |problem: &str| {
+            format!("{text:?} is no upstream: {problem}; write \"http://127.0.0.1:3000\"")
+        };
+        // `Uri` drops a fragment without a word.
+        if text.contains('#') {
+            return Err(refused("it has a fragment"));
+        }
+        let uri: Uri = text.parse().map_err(|_| refused("it is no URL"))?;
+        match uri.scheme_str() {
+            Some("http") => {}
+            Some("https") => return Err(refused("https is not in this version yet")),
+            Some(_) => return Err(refused("the scheme is not http")),
+            None => return Err(refused("it has no scheme")),
+        }
+        let authority = uri.authority().ok_or_else(|| refused("it has no host"))?;
+        if authority.as_str().contains('@') {
+            return Err(refused("it has a user name, which would not be sent"));
+        }
+        if authority.host().is_empty() {
+            return Err(refused("it has no host"));
+        }
+        let rest = authority.as_str().strip_prefix(authority.host());
+        if !matches!((rest, authority.port_u16()), (Some(""), _) | (_, Some(1..))) {
+            return Err(refused("the port is not from 1 to 65535"));
+        }
+        if uri.path() != "/" || uri.query().is_some() {
+            return Err(refused(
+                "a request keeps its own path, so leave out the path here",
+            ));
+        }
+        Ok(Self(authority.clone()))
+    }
+}
+
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}", self.0)
+    }
+}
+
+/// Where the records are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// In this process, and gone with it.
+    Memory,
+    /// In this file.
+    Sqlite(PathBuf),
+}
+
+impl FromStr for StoreUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let advice = "write \"sqlite:semel.db\"";
+        let (scheme, rest) = text
+            .split_once(':')
+            .ok_or_else(|| format!("{text:?} is no store: it has no scheme; {advice}"))?;
+        match scheme {
+            "memory" if rest.is_empty() => Ok(Self::Memory),
+            "memory" => Err("`memory:` has nothing after the colon".to_owned()),
+            "sqlite" if rest.is_empty() => Err(format!("`sqlite:` has no path; {advice}")),
+            // SQLite would take these for names of its own, and forget the records.
+            "sqlite" if rest.contains('\0') || rest.starts_with(':') => {
+                Err(format!("{rest:?} is no path of a file; {advice}"))
+            }
+            "sqlite" => Ok(Self::Sqlite(PathBuf::from(path(rest)))),
+            // The rest holds a password.
+            "postgres" | "postgresql" => {
+                Err(format!("PostgreSQL is not in this version yet; {advice}"))
+            }
+            _ => Err(format!("there is no store `{scheme}:`; {advice}")),
+        }
+    }
+}
+
+/// `sqlite:///var/lib/semel.db` is written by many who know URLs from elsewhere.
+fn path(rest: &str) -> &str {
+    rest.strip_prefix("//")
+        .filter(|path| path.starts_with('/'))
+        .unwrap_or(rest)
+}
+
+impl StoreUrl {
+    /// The file, if there is one.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            Self::Memory => None,
+            Self::Sqlite(path) => Some(path),
+        }
+    }
+}
+
+impl fmt::Display for StoreUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory => f.write_str("memory:"),
+            Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn upstreams() {
+        for (text, host, port) in [
+            ("http://127.0.0.1:3000", "127.0.0.1", 3000),
+            ("http://127.0.0.1:3000/", "127.0.0.1", 3000),
+            ("http://app", "app", 80),
+            ("http://[::1]:3000", "::1", 3000),
+            ("http://[::1]", "::1", 80),
+        ] {
+            let upstream: Upstream = text.parse().unwrap();
+            assert_eq!((upstream.host(), upstream.port()), (host, port));
+        }
+        for text in [
+            "",
+            "app",
+            "app:3000",
+            "/path",
+            "https://app",
+            "ftp://app",
+            "http://",
+            "http://:80",
+            "http://a:b@app",
+            "http://app/base",
+            "http://app/?x",
+            "http://app#x",
+            "http://app:0",
+            "http://app:65536",
+            "http://app:",
+            "http://a b",
+        ] {
+            assert!(text.parse::<Upstream>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn stores() {
+        assert_eq!("memory:".parse(), Ok(StoreUrl::Memory));
+        for (text, path) in [
+            ("sqlite:semel.db", "semel.db"),
+            ("sqlite:/var/lib/semel.db", "/var/lib/semel.db"),
+            ("sqlite:///var/lib/semel.db", "/var/lib/semel.db"),
+        ] {
+            assert_eq!(text.parse(), Ok(StoreUrl::Sqlite(path.into())));
+        }
+        for text in [
+            "",
+            "memory",
+            "memory:x",
+            "sqlite:",
+            "sqlite::memory:",
+            "redis://x",
+            "semel.db",
+        ] {
+            assert!(text.parse::<StoreUrl>().is_err(), "{text:?}");
+        }
+        let message = "postgres://u:secret@h/d".parse::<StoreUrl>().unwrap_err();
+        assert!(message.contains("not in this version") && !message.contains("secret"));
+    }
+
+    #[test]
+    fn listeners() {
+        for (text, loopback) in [
+            ("127.0.0.1:0", true),
+            ("[::1]:8080", true),
+            ("[::ffff:127.0.0.1]:1", true),
+            ("0.0.0.0:8080", false),
+            ("[::]:8080", false),
+        ] {
+            assert_eq!(text.parse::<Listen>().unwrap().is_loopback(), loopback);
+        }
+        for text in [
+            "",
+            ":8080",
+            "8080",
+            "localhost:8080",
+            "127.0.0.1",
+            "127.0.0.1:65536",
+        ] {
+            assert!(text.parse::<Listen>().is_err(), "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! Which requests a route takes.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use http::Method;
+
+/// Method and path of a route, such as `POST /payments/{id}`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    method: Method,
+    path: Box<str>,
+}
+
+impl Pattern {
+    /// The method.
+    pub fn method(&self) -> &Method {
+        &self.method
+    }
+
+    /// The path in the syntax of `matchit`: `{name}` and `{*rest}`.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.method, self.path)
+    }
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = |problem: &str| format!("{text:?} is no route: {problem}");
+        let (method, path) = text
+            .split_once(' ')
+            .ok_or_else(|| refused("write a method, a blank and a path: \"POST /payments\""))?;
+        let method = match method {
+            "POST" => Method::POST,
+            "PATCH" => Method::PATCH,
+            "PUT" => Method::PUT,
+            "DELETE" => Method::DELETE,
+            "GET" | "HEAD" | "OPTIONS" | "TRACE" => {
+                return Err(refused("requests of this method pass untouched"));
+            }
+            _ => return Err(refused("the method is none of POST, PATCH, PUT and DELETE")),
+        };
+        if !path.starts_with('/') {
+            return Err(refused("the path does not begin with `/`"));
+        }
+        if path
+            .bytes()
+            .any(|byte| !byte.is_ascii_graphic() || b"?#".contains(&byte))
+        {
+            return Err(refused(
+                "a path has neither `?` nor `#`, and only visible ASCII",
+            ));
+        }
+        if path == "/.semel" || path.starts_with("/.semel/") {
+            return Err(refused(
+                "paths under `/.semel/` are answered by the gateway itself",
+            ));
+        }
+        matchit::Router::new()
+            .insert(path, ())
+            .map_err(|error| refused(&syntax_problem(&error)))?;
+        Ok(Self {
+            method,
+            path: path.into(),
+        })
+    }
+}
+
+fn syntax_problem(error: &matchit::InsertError) -> String {
+    format!("{error}; write parameters as `{{name}}`, and `{{*rest}}` at the end")
+}
+
+/// The patterns so far, by method. Two that differ in the names of their parameters only are
+/// one; a literal segment goes before a parameter, so these two are not.
+#[derive(Default)]
+pub(super) struct Seen {
+    routers: HashMap<Method, matchit::Router<()>>,
+    patterns: Vec<(Pattern, Range<usize>)>,
+}
+
+impl Seen {
+    pub(super) fn add(
+        &mut self,
+        pattern: &Pattern,
+        span: &Range<usize>,
+    ) -> Result<(), (String, Range<usize>)> {
+        let router = self.routers.entry(pattern.method.clone()).or_default();
+        let inserted = router.insert(pattern.path(), ());
+        // The pattern was fine by itself, so what is wrong is between it and an earlier one.
+        if let Err(matchit::InsertError::Conflict { with }) = inserted {
+            let first = self
+                .patterns
+                .iter()
+                .find(|(other, _)| other.method == pattern.method && *other.path == *with)
+                .map_or_else(|| span.clone(), |(_, span)| span.clone());
+            return Err((format!("{} {with}", pattern.method), first));
+        }
+        self.patterns.push((pattern.clone(), span.clone()));
+        Ok(())
+    }
+}

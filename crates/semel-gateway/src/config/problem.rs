@@ -1,0 +1,233 @@
+//! What is wrong with a configuration, and where it says so.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use miette::{
+    Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, ReportHandler,
+    SourceCode,
+};
+
+/// Where a setting came from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Origin {
+    /// Nobody said anything.
+    #[default]
+    Default,
+    /// A flag of the command line.
+    Flag(&'static str),
+    /// A variable of the environment.
+    Variable(&'static str),
+    /// These bytes of the file.
+    File(Range<usize>),
+}
+
+/// One thing that is wrong.
+#[derive(Clone)]
+pub struct Problem {
+    message: String,
+    help: Option<String>,
+    origin: Origin,
+    /// Another place of the file that has to do with it, and what is there.
+    also: Option<(Range<usize>, &'static str)>,
+    text: Arc<NamedSource<String>>,
+}
+
+/// All that is wrong with one configuration, in the order of the file; what came by flags and
+/// variables is first.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{}", list(problems))]
+pub struct Report {
+    problems: Vec<Problem>,
+}
+
+/// How a [`Report`] is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// With box drawing, and with colours unless `NO_COLOR` is set: for a terminal.
+    Graphical,
+    /// Seven-bit text: for logs and files.
+    Plain,
+}
+
+impl Problem {
+    /// What is wrong, and the way out.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Where the setting came from.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Line and column, both from 1 and in characters, where it came from a file.
+    pub fn line_and_column(&self) -> Option<(usize, usize)> {
+        let Origin::File(span) = &self.origin else {
+            return None;
+        };
+        let text = self.text.inner();
+        let before = text.get(..span.start).unwrap_or(text);
+        let line = before.matches('\n').count() + 1;
+        let start = before.rfind('\n').map_or(0, |at| at + 1);
+        Some((line, before[start..].chars().count() + 1))
+    }
+
+    /// Points at another place of the file, too.
+    pub(super) fn also(mut self, span: Range<usize>, what: &'static str) -> Self {
+        self.also = Some((span, what));
+        self
+    }
+
+    /// Adds advice.
+    pub(super) fn help(mut self, help: impl Into<String>) -> Self {
+        self.help = Some(help.into());
+        self
+    }
+}
+
+impl Report {
+    /// The problems.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// The text for people: a snippet for each problem that is in the file.
+    pub fn render(&self, style: Style) -> String {
+        let theme = match style {
+            Style::Plain => GraphicalTheme::none(),
+            Style::Graphical if std::env::var_os("NO_COLOR").is_some() => {
+                GraphicalTheme::unicode_nocolor()
+            }
+            Style::Graphical => GraphicalTheme::unicode(),
+        };
+        // Unwrapped: a message that is broken in two cannot be searched for.
+        let handler = GraphicalReportHandler::new_themed(theme).with_wrap_lines(false);
+        self.problems
+            .iter()
+            .map(|problem| Rendered(&handler, problem).to_string())
+            .collect()
+    }
+}
+
+struct Rendered<'a>(&'a GraphicalReportHandler, &'a Problem);
+
+impl fmt::Display for Rendered<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.debug(self.1, f)
+    }
+}
+
+fn list(problems: &[Problem]) -> String {
+    let lines: Vec<_> = problems.iter().map(Problem::to_string).collect();
+    lines.join("\n")
+}
+
+/// One line: the place, and what is wrong there.
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (&self.origin, self.line_and_column()) {
+            (Origin::Flag(name) | Origin::Variable(name), _) => write!(f, "{name}: ")?,
+            (Origin::File(_), Some((line, column))) => {
+                write!(f, "{}:{line}:{column}: ", self.text.name())?;
+            }
+            (Origin::Default | Origin::File(_), _) => {}
+        }
+        f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Problem({self})")
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl Diagnostic for Problem {
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        self.help
+            .as_ref()
+            .map(|help| Box::new(help) as Box<dyn fmt::Display>)
+    }
+
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        matches!(self.origin, Origin::File(_)).then_some(&*self.text as &dyn SourceCode)
+    }
+
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        let Origin::File(span) = &self.origin else {
+            return None;
+        };
+        let label = |span: &Range<usize>, what: Option<String>| {
+            LabeledSpan::new(what, span.start, span.len())
+        };
+        let here = LabeledSpan::new_primary_with_span(None, (span.start, span.len()));
+        let also = self
+            .also
+            .as_ref()
+            .map(|(span, what)| label(span, Some((*what).to_owned())));
+        Some(Box::new(std::iter::once(here).chain(also)))
+    }
+}
+
+/// Collects what is wrong, so that one look at a file finds all of it.
+pub(super) struct Problems {
+    text: Arc<NamedSource<String>>,
+    found: RefCell<Vec<Problem>>,
+}
+
+impl Problems {
+    pub(super) fn of(name: &str, text: String) -> Self {
+        Self {
+            text: Arc::new(NamedSource::new(name, text)),
+            found: RefCell::default(),
+        }
+    }
+
+    pub(super) fn text(&self) -> &str {
+        self.text.inner()
+    }
+
+    pub(super) fn problem(&self, origin: Origin, message: impl Into<String>) -> Problem {
+        Problem {
+            message: message.into(),
+            help: None,
+            origin,
+            also: None,
+            text: Arc::clone(&self.text),
+        }
+    }
+
+    pub(super) fn add(&self, problem: Problem) {
+        self.found.borrow_mut().push(problem);
+    }
+
+    pub(super) fn at(&self, span: Range<usize>, message: impl Into<String>) {
+        self.from(Origin::File(span), message);
+    }
+
+    pub(super) fn from(&self, origin: Origin, message: impl Into<String>) {
+        self.add(self.problem(origin, message));
+    }
+
+    /// The value, if nothing was wrong on the way to it.
+    pub(super) fn verdict<T>(self, value: Option<T>) -> Result<T, Report> {
+        let mut problems = self.found.into_inner();
+        match value {
+            Some(value) if problems.is_empty() => Ok(value),
+            _ => {
+                problems.sort_by_key(|problem| match &problem.origin {
+                    Origin::Default => (0, 0),
+                    Origin::Flag(_) => (1, 0),
+                    Origin::Variable(_) => (2, 0),
+                    Origin::File(span) => (3, span.start),
+                });
+                Err(Report { problems })
+            }
+        }
+    }
+}

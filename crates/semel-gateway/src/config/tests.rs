@@ -1,0 +1,435 @@
+use semel_core::{KeyScope, OnExpired, Stale};
+use semel_http::{Ending, InFlight, KeyRule};
+
+use super::*;
+
+mod wrong;
+
+/// Reads `text` as if by `--upstream http://app --config semel.toml`.
+fn load(text: &str) -> Result<Config, Report> {
+    let flags = Flags {
+        upstream: Some("http://app".parse().unwrap()),
+        ..Flags::default()
+    };
+    load_with(text, flags, &[])
+}
+
+fn load_with(text: &str, flags: Flags, variables: &[(&str, &str)]) -> Result<Config, Report> {
+    let source = Source {
+        file: None,
+        flags,
+        environment: Environment::from_pairs(variables.iter().copied()),
+    };
+    source.load_text(Problems::of("semel.toml", text.to_owned()))
+}
+
+const HOUR: Duration = Duration::from_hours(1);
+
+/// The contract's example, without what comes with later versions.
+const EXAMPLE: &str = r#"
+listen = "127.0.0.1:8080"
+upstream = "http://127.0.0.1:3000"
+store = "sqlite:semel.db"
+dialect = "ietf"
+lenient = true                   # also take the unquoted form
+
+[admin]
+listen = "127.0.0.1:8081"
+
+[tenant]
+from = "authorization"
+
+[policy]
+lease = "30s"
+upstream_timeout = "60s"
+retention = "24h"
+body_retention = "24h"
+tombstone = "30d"
+on_expired = "reject"
+expiry = "tombstone"
+stale = "unknown"
+max_request = "8MiB"
+max_response = "1MiB"
+
+[[route]]
+match = "POST /payments"
+operation = "create_payment"
+key = "required"
+in_flight = "reject"
+retention = "30d"
+fingerprint = { headers = ["API-Version"], ignore = ["/metadata/trace_id"], defaults = { "/channel" = "web" }, decimals = ["/amount"] }
+outcome = { "503" = "not-executed" }
+store_headers = ["X-Request-Cost"]
+"#;
+
+#[test]
+fn the_example_is_read() {
+    let config = load_with(EXAMPLE, Flags::default(), &[]).unwrap();
+    assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
+    assert_eq!(config.upstream.to_string(), "http://127.0.0.1:3000");
+    assert_eq!(config.store, StoreUrl::Sqlite("semel.db".into()));
+    assert_eq!(config.dialect, Dialect::Ietf { lenient: true });
+    assert_eq!(config.header, "idempotency-key");
+    assert_eq!(config.replayed_header, "idempotent-replayed");
+    assert_eq!(config.admin.listen.to_string(), "127.0.0.1:8081");
+    assert!(config.admin.token.is_none() && config.tls.is_none());
+    assert!(config.tenant.warning().unwrap().contains("another tenant"));
+    assert_eq!(config.policy, PolicyConfig::default());
+
+    let [route] = &config.routes[..] else {
+        panic!("{:?}", config.routes)
+    };
+    let mut policy = PolicyConfig::default();
+    policy.guard.windows.replay = 30 * 24 * HOUR;
+    let rules = semel_core::fingerprint::Options {
+        headers: vec!["API-Version".into()],
+        ignore: vec!["/metadata/trace_id".into()],
+        defaults: vec![("/channel".into(), r#""web""#.into())],
+        decimals: vec!["/amount".into()],
+    };
+    let expected = RouteConfig {
+        pattern: "POST /payments".parse().unwrap(),
+        operation: Some("create_payment".into()),
+        key: KeyRule::Required,
+        key_scope: None,
+        min_length: 1,
+        in_flight: InFlight::Reject,
+        policy,
+        fingerprint: rules,
+        outcomes: [(http::StatusCode::SERVICE_UNAVAILABLE, Ending::NotExecuted)].into(),
+        store_headers: vec![HeaderName::from_static("x-request-cost")],
+        store_set_cookie: false,
+    };
+    assert_eq!(*route, expected);
+}
+
+#[test]
+fn an_empty_file_has_the_defaults_of_the_example() {
+    let config = load("").unwrap();
+    let example = load_with(EXAMPLE, Flags::default(), &[]).unwrap();
+    assert_eq!(config.listen, example.listen);
+    assert_eq!(config.store, example.store);
+    assert_eq!(config.dialect, example.dialect);
+    assert_eq!(config.admin.listen, example.admin.listen);
+    assert_eq!(config.policy, example.policy);
+    assert_eq!(config.limits, Limits::default());
+    assert_eq!(config.drain, Duration::from_secs(30));
+    assert_eq!(config.replay_cache, 64 << 20);
+    assert!(config.routes.is_empty());
+    let guard = config.policy.guard;
+    assert_eq!(guard.lease, Duration::from_secs(30));
+    assert_eq!(guard.windows.replay, 24 * HOUR);
+    assert_eq!(guard.windows.body, 24 * HOUR);
+    assert_eq!(guard.windows.tombstone, Some(30 * 24 * HOUR));
+    assert_eq!(
+        (guard.stale, guard.on_expired),
+        (Stale::Unknown, OnExpired::Reject)
+    );
+    assert!(!guard.recovery_points);
+    assert_eq!(config.policy.upstream_timeout, Duration::from_mins(1));
+    assert_eq!(
+        (config.policy.max_request, config.policy.max_response),
+        (8 << 20, 1 << 20)
+    );
+}
+
+/// The keys that the example does not have.
+const THE_REST: &str = r#"
+dialect = "stripe"
+header = "X-Idempotency-Key"
+replayed_header = "X-Replayed"
+replay_cache = "0B"
+
+[tenant]
+from = "header:X-Account-Id"
+
+[policy]
+drain = "0s"
+expiry = "delete"
+
+[limits]
+max_connections = 5
+header_timeout = "1s"
+idle_timeout = "2s"
+body_idle_timeout = "3s"
+
+[[route]]
+match = "PUT /a/{id}/{*rest}"
+
+[[route]]
+match = "POST /b"
+key = "optional"
+key_scope = "tenant"
+min_length = 16
+in_flight = "wait"
+wait_max = "1500ms"
+lease = "1m"
+upstream_timeout = "2m"
+retention = "2h"
+body_retention = "0s"
+expiry = "tombstone"
+on_expired = "execute"
+max_request = "1kB"
+max_response = "0B"
+store_set_cookie = true
+outcome = { 502 = "unknown", 402 = "completed", 403 = "forget" }
+fingerprint.defaults = { "/a" = 1, "/b" = 1.5, "/c" = [true, { d = "e" }] }
+
+[[route]]
+match = "DELETE /b"
+in_flight = "wait"
+retention = "1h"
+
+[[route]]
+match = "PATCH /b"
+key = "ignored"
+upstream_timeout = "1s"
+"#;
+
+#[test]
+fn every_other_key_is_read() {
+    let config = load(THE_REST).unwrap();
+    assert_eq!(config.dialect, Dialect::Stripe);
+    assert_eq!(config.header, "x-idempotency-key");
+    assert_eq!(config.replayed_header, "x-replayed");
+    assert_eq!((config.replay_cache, config.drain), (0, Duration::ZERO));
+    assert!(matches!(&config.tenant, TenantFrom::Header(name) if name == "x-account-id"));
+    let seconds = Duration::from_secs;
+    let limits = Limits {
+        max_connections: 5,
+        header_timeout: seconds(1),
+        idle_timeout: seconds(2),
+        body_idle_timeout: seconds(3),
+    };
+    assert_eq!(config.limits, limits);
+    assert_eq!(config.policy.guard.windows.tombstone, None);
+
+    let [put, post, delete, patch] = &config.routes[..] else {
+        panic!("{:?}", config.routes)
+    };
+    assert_eq!(put.operation, None);
+    assert_eq!(put.key, KeyRule::Required);
+    assert_eq!(put.policy, config.policy);
+
+    assert_eq!(
+        (post.key, post.key_scope),
+        (KeyRule::Optional, Some(KeyScope::Tenant))
+    );
+    assert_eq!(post.min_length, 16);
+    assert_eq!(
+        post.in_flight,
+        InFlight::Wait {
+            max: Duration::from_millis(1500)
+        }
+    );
+    let guard = &post.policy.guard;
+    assert_eq!((guard.lease, guard.windows.replay), (seconds(60), 2 * HOUR));
+    assert_eq!(
+        (guard.windows.body, guard.on_expired),
+        (Duration::ZERO, OnExpired::Execute)
+    );
+    // `[policy]` deletes, this route does not, and it names no time of its own.
+    assert_eq!(guard.windows.tombstone, Some(30 * 24 * HOUR));
+    assert_eq!(post.policy.upstream_timeout, seconds(120));
+    assert_eq!(
+        (post.policy.max_request, post.policy.max_response),
+        (1000, 0)
+    );
+    assert!(post.store_set_cookie);
+    let outcomes: Vec<_> = post
+        .outcomes
+        .iter()
+        .map(|(s, o)| (s.as_u16(), *o))
+        .collect();
+    assert_eq!(
+        outcomes,
+        [
+            (402, Ending::Completed),
+            (403, Ending::Forget),
+            (502, Ending::Unknown)
+        ]
+    );
+    let rules = semel_core::fingerprint::Options {
+        defaults: vec![
+            ("/a".into(), "1".into()),
+            ("/b".into(), "1.5".into()),
+            ("/c".into(), r#"[true,{"d":"e"}]"#.into()),
+        ],
+        ..Default::default()
+    };
+    assert_eq!(post.fingerprint, rules);
+
+    assert_eq!(delete.in_flight, InFlight::Wait { max: seconds(5) });
+    // Shorter than that of `[policy]`, so the body goes with the record.
+    assert_eq!(delete.policy.guard.windows.body, HOUR);
+    assert_eq!(patch.key, KeyRule::Ignored);
+}
+
+#[test]
+fn flags_beat_the_environment_which_beats_the_file() {
+    let file = "listen = \"127.0.0.1:1\"\nupstream = \"http://file\"\nstore = \"sqlite:file\"\n\
+                dialect = \"stripe\"\n[admin]\nlisten = \"127.0.0.1:2\"";
+    let variables = [
+        ("SEMEL_LISTEN", "127.0.0.1:3"),
+        ("SEMEL_UPSTREAM", "http://variable"),
+        ("SEMEL_STORE", "sqlite:variable"),
+        ("SEMEL_ADMIN_LISTEN", "127.0.0.1:4"),
+        ("SEMEL_DIALECT", "ietf"),
+    ];
+    let flags = Flags {
+        listen: Some("127.0.0.1:5".parse().unwrap()),
+        upstream: Some("http://flag".parse().unwrap()),
+        store: Some("sqlite:flag".parse().unwrap()),
+        admin_listen: Some("127.0.0.1:6".parse().unwrap()),
+        dialect: Some(DialectName::Stripe),
+        allow_volatile: false,
+    };
+    let ietf = Dialect::Ietf { lenient: true };
+    for (flags, variables, expected, dialect) in [
+        (
+            Flags::default(),
+            &[][..],
+            ["127.0.0.1:1", "http://file", "sqlite:file", "127.0.0.1:2"],
+            Dialect::Stripe,
+        ),
+        (
+            Flags::default(),
+            &variables[..],
+            [
+                "127.0.0.1:3",
+                "http://variable",
+                "sqlite:variable",
+                "127.0.0.1:4",
+            ],
+            ietf,
+        ),
+        (
+            flags,
+            &variables[..],
+            ["127.0.0.1:5", "http://flag", "sqlite:flag", "127.0.0.1:6"],
+            Dialect::Stripe,
+        ),
+    ] {
+        let config = load_with(file, flags, variables).unwrap();
+        let found = [
+            config.listen.to_string(),
+            config.upstream.to_string(),
+            config.store.to_string(),
+            config.admin.listen.to_string(),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(config.dialect, dialect);
+    }
+}
+
+#[test]
+fn a_store_that_forgets_has_to_be_meant() {
+    let flags = Flags {
+        allow_volatile: true,
+        ..Flags::default()
+    };
+    let text = "upstream = \"http://a\"\nstore = \"memory:\"";
+    assert_eq!(load_with(text, flags, &[]).unwrap().store, StoreUrl::Memory);
+    assert!(
+        load(text)
+            .unwrap_err()
+            .to_string()
+            .contains("--allow-volatile")
+    );
+}
+
+#[test]
+fn a_token_opens_the_admin_listener() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("token");
+    std::fs::write(&path, "from-file\n").unwrap();
+    let open = "[admin]\nlisten = \"0.0.0.0:8081\"\n";
+    let with_file = format!("{open}token_file = {:?}", path.to_str().unwrap());
+    let upstream = Flags {
+        upstream: Some("http://a".parse().unwrap()),
+        ..Flags::default()
+    };
+    let variable = &[("SEMEL_ADMIN_TOKEN", "from-variable")];
+    for (text, variables, token) in [
+        (open, &variable[..], "from-variable"),
+        (&with_file, &[], "from-file"),
+        (&with_file, &variable[..], "from-variable"),
+    ] {
+        let config = load_with(text, upstream.clone(), variables).unwrap();
+        let configured = config.admin.token.unwrap();
+        assert!(configured.is(token) && !configured.is("other"));
+    }
+    std::fs::write(&path, "\n").unwrap();
+    let empty = load(&with_file).unwrap_err().to_string();
+    assert!(
+        empty.contains("semel.toml:3:14: ") && empty.contains("is empty"),
+        "{empty}"
+    );
+}
+
+#[test]
+fn a_certificate_and_its_key_are_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let [certificate, key] = ["certificate.pem", "key.pem"].map(|name| directory.path().join(name));
+    std::fs::write(&certificate, made.cert.pem()).unwrap();
+    std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+    let text = |certificate: &Path, key: &Path| {
+        format!(
+            "[tls]\ncertificate = {:?}\nkey = {:?}",
+            certificate.to_str().unwrap(),
+            key.to_str().unwrap()
+        )
+    };
+    let tls = load(&text(&certificate, &key)).unwrap().tls;
+    let expected = TlsConfig {
+        certificate: certificate.clone(),
+        key: key.clone(),
+    };
+    assert_eq!(tls, Some(expected));
+    let swapped = load(&text(&key, &certificate)).unwrap_err().to_string();
+    assert!(swapped.contains("semel.toml:2:15: ") && swapped.contains("semel.toml:3:7: "));
+}
+
+#[test]
+fn files_are_found_by_flag_and_by_variable() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("semel.toml");
+    std::fs::write(&path, "upstream = \"http://file\"").unwrap();
+    let mut source = Source {
+        file: Some(path.clone()),
+        flags: Flags::default(),
+        environment: Environment::from_pairs::<&str, &str>([]),
+    };
+    assert_eq!(source.load().unwrap().upstream.host(), "file");
+    source.file = None;
+    let none = source.load().unwrap_err().to_string();
+    assert!(none.starts_with("no upstream"), "{none}");
+    source.environment = Environment::from_pairs([("SEMEL_CONFIG", path)]);
+    assert_eq!(source.load().unwrap().upstream.host(), "file");
+    source.environment = Environment::from_pairs([("SEMEL_CONFIG", "/nowhere.toml")]);
+    let missing = source.load().unwrap_err().to_string();
+    assert!(
+        missing.starts_with("SEMEL_CONFIG: cannot read /nowhere.toml"),
+        "{missing}"
+    );
+    source.file = Some("/nowhere.toml".into());
+    let missing = source.load().unwrap_err().to_string();
+    assert!(
+        missing.starts_with("--config: cannot read /nowhere.toml"),
+        "{missing}"
+    );
+}
+
+#[test]
+fn a_report_shows_the_line() {
+    let report = load("listen = \"127.0.0.1:8080\"\n[policy]\nretenton = \"1h\"").unwrap_err();
+    let plain = report.render(Style::Plain);
+    assert!(
+        plain.is_ascii() && plain.contains("semel.toml:3:1"),
+        "{plain}"
+    );
+    assert!(plain.contains("3 | retenton = \"1h\""), "{plain}");
+    assert!(plain.contains("did you mean `retention`?"), "{plain}");
+    assert!(report.render(Style::Graphical).contains('│'));
+}

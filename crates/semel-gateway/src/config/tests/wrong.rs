@@ -1,0 +1,476 @@
+//! What is refused, where, and in which words. Each line of a text is one line of the file.
+
+use super::*;
+
+/// Texts, and all that is wrong with them: place and a part of the message.
+const WRONG: &[(&str, &[(&str, &str)])] = &[
+    // Syntax: all of it, and nothing else.
+    ("listen = ", &[("1:10", "not TOML")]),
+    (
+        "a = 'x\nb = \"y",
+        &[("1:7", "not TOML"), ("2:7", "not TOML")],
+    ),
+    (
+        "drain = \"1s\"\ndrain = \"1s\"",
+        &[("2:1", "duplicate key")],
+    ),
+    // Unknown keys, with advice.
+    (
+        "listne = \"127.0.0.1:1\"",
+        &[(
+            "1:1",
+            "unknown key `listne` in the top level; did you mean `listen`?",
+        )],
+    ),
+    (
+        "xyzzy = 1",
+        &[("1:1", "unknown key `xyzzy` in the top level")],
+    ),
+    (
+        "[polcy]\nlease = \"1s\"",
+        &[("1:2", "did you mean `policy`?")],
+    ),
+    (
+        "[policy]\nretenton = \"1h\"",
+        &[(
+            "2:1",
+            "unknown key `retenton` in [policy]; did you mean `retention`?",
+        )],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nfingerprint = { header = [] }",
+        &[("3:17", "did you mean `headers`?")],
+    ),
+    (
+        "[admin]\ntoken = \"x\"",
+        &[("2:1", "did you mean `token_file`?")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nstale = \"unknown\"",
+        &[("3:1", "unknown key `stale` in [[route]]")],
+    ),
+    // Types.
+    (
+        "listen = 8080",
+        &[("1:10", "`listen` is a string, and this is an integer")],
+    ),
+    (
+        "lenient = \"yes\"",
+        &[("1:11", "`lenient` is true or false, and this is a string")],
+    ),
+    ("policy = 1", &[("1:10", "`policy` is a table")]),
+    (
+        "[route]\nmatch = \"POST /a\"",
+        &[("1:1", "double brackets")],
+    ),
+    (
+        "[policy]\nlease = 30",
+        &[("2:9", "`lease` is a string, and this is an integer")],
+    ),
+    (
+        "[limits]\nmax_connections = 1.5",
+        &[("2:19", "a whole number, and this is a float")],
+    ),
+    ("[limits]\nmax_connections = 0", &[("2:19", "from 1 to")]),
+    ("[limits]\nmax_connections = -1", &[("2:19", "from 1 to")]),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nstore_headers = \"X\"",
+        &[("3:17", "an array of strings")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nstore_headers = [1, \"X Y\"]",
+        &[("3:18", "an array of strings"), ("3:21", "no header name")],
+    ),
+    // Durations and sizes.
+    ("[policy]\nlease = \"30\"", &[("2:9", "it has no unit")]),
+    (
+        "[policy]\nlease = \"-30s\"",
+        &[("2:9", "does not begin with a digit")],
+    ),
+    (
+        "[policy]\nretention = \"1 week\"",
+        &[("2:13", "the unit is unknown")],
+    ),
+    (
+        "[policy]\nlease = \"0s\"",
+        &[("2:9", "`lease` must be longer than zero")],
+    ),
+    (
+        "[policy]\nupstream_timeout = \"0s\"",
+        &[("2:20", "longer than zero")],
+    ),
+    (
+        "[policy]\ntombstone = \"0s\"",
+        &[("2:13", "expiry = \"delete\"")],
+    ),
+    ("[policy]\nmax_request = \"8M\"", &[("2:15", "is no size")]),
+    (
+        "[policy]\nmax_request = \"1GiB\"",
+        &[("2:15", "at most 268435456 bytes")],
+    ),
+    (
+        "[limits]\nheader_timeout = \"0s\"",
+        &[("2:18", "longer than zero")],
+    ),
+    // Words.
+    ("dialect = \"itef\"", &[("1:11", "did you mean \"ietf\"?")]),
+    (
+        "[policy]\nexpiry = \"keep\"",
+        &[("2:10", "none of \"tombstone\", \"delete\"")],
+    ),
+    (
+        "[policy]\nstale = \"resume\"",
+        &[("2:9", "no recovery points")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nkey = \"require\"",
+        &[("3:7", "did you mean \"required\"?")],
+    ),
+    // Addresses and stores.
+    (
+        "listen = \"localhost:8080\"",
+        &[("1:10", "no address to listen on")],
+    ),
+    (
+        "upstream = \"https://a\"",
+        &[("1:12", "https is not in this version yet")],
+    ),
+    (
+        "store = \"postgres://a/b\"",
+        &[("1:9", "PostgreSQL is not in this version yet")],
+    ),
+    ("store = \"memory:\"", &[("1:9", "forgets every operation")]),
+    (
+        "[admin]\nlisten = \"0.0.0.0:1\"",
+        &[("2:10", "set SEMEL_ADMIN_TOKEN or `[admin] token_file`")],
+    ),
+    (
+        "[admin]\ntoken_file = \"/nowhere\"",
+        &[("2:14", "cannot read /nowhere")],
+    ),
+    // Headers.
+    (
+        "header = \"Idempotency Key\"",
+        &[("1:10", "no header name")],
+    ),
+    ("header = \"Authorization\"", &[("1:10", "another meaning")]),
+    (
+        "header = \"Idempotent-Replayed\"",
+        &[("1:10", "are the same")],
+    ),
+    (
+        "dialect = \"stripe\"\nlenient = true",
+        &[("2:11", "`lenient` is for `dialect = \"ietf\"`")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nstore_headers = [\"Date\", \"Set-Cookie\", \"Proxy-X\", \"ETag\"]",
+        &[
+            ("3:18", "never replayed"),
+            ("3:26", "store_set_cookie"),
+            ("3:40", "never replayed"),
+        ],
+    ),
+    // TLS.
+    (
+        "[tls]\ncertificate = \"/nowhere.pem\"",
+        &[
+            ("2:1", "needs a `key`"),
+            ("2:15", "cannot read /nowhere.pem"),
+        ],
+    ),
+    (
+        "[tls]",
+        &[("1:1", "needs a `certificate`"), ("1:1", "needs a `key`")],
+    ),
+    // Tenants.
+    (
+        "[tenant]\nfrom = \"cookie\"",
+        &[("2:8", "no source of tenants")],
+    ),
+    ("[tenant]\nfrom = \"header:\"", &[("2:8", "no header name")]),
+    (
+        "[tenant]\nfrom = \"header:Authorization\"",
+        &[("2:8", "a secret")],
+    ),
+    (
+        "[tenant]\nfrom = \"jwt:\"",
+        &[("2:8", "no source of tenants")],
+    ),
+    ("[tenant]\nfrom = \"jwt:sub\"", &[("2:8", "without keys")]),
+    (
+        "[tenant]\nfrom = \"jwt:sub\"\nsecret_env = \"NONE\"",
+        &[("3:14", "no variable NONE")],
+    ),
+    (
+        "[tenant]\nfrom = \"jwt:sub\"\nsecret_env = \"EMPTY\"",
+        &[("3:14", "EMPTY is empty")],
+    ),
+    (
+        "[tenant]\nfrom = \"jwt:sub\"\njwks_file = \"/nowhere\"",
+        &[("3:13", "cannot read /nowhere")],
+    ),
+    (
+        "[tenant]\nfrom = \"jwt:sub\"\njwks_file = \"a\"\nsecret_env = \"b\"",
+        &[("4:14", "keep one of them")],
+    ),
+    (
+        "[tenant]\nfrom = \"none\"\nissuer = \"a\"",
+        &[("3:10", "has no effect here")],
+    ),
+    (
+        "[tenant]\naudience = \"a\"",
+        &[("2:12", "has no effect here")],
+    ),
+    ("[tenant]\naudience = \"\"", &[("2:12", "this is empty")]),
+    // Combinations.
+    (
+        "[policy]\nretention = \"1h\"\nbody_retention = \"2h\"",
+        &[(
+            "3:18",
+            "`body_retention` (2h) is longer than `retention` (1h)",
+        )],
+    ),
+    (
+        "[policy]\nbody_retention = \"2d\"",
+        &[("2:18", "longer than `retention` (1d)")],
+    ),
+    (
+        "[policy]\nlease = \"2h\"\nretention = \"1h\"",
+        &[("3:13", "`retention` (1h) is shorter than `lease` (2h)")],
+    ),
+    (
+        "[policy]\nlease = \"2d\"",
+        &[("2:9", "is shorter than `lease` (2d)")],
+    ),
+    (
+        "[policy]\nexpiry = \"delete\"\ntombstone = \"1d\"",
+        &[("3:13", "leaves no tombstone")],
+    ),
+    (
+        "[policy]\nexpiry = \"delete\"\non_expired = \"reject\"",
+        &[("3:14", "nothing to reject")],
+    ),
+    (
+        "[policy]\nexpiry = \"delete\"\n[[route]]\nmatch = \"POST /a\"\ntombstone = \"1d\"",
+        &[("5:13", "`[policy] expiry = \"delete\"`")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nwait_max = \"1s\"",
+        &[("3:12", "without `in_flight = \"wait\"`")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nin_flight = \"accept\"\nwait_max = \"1s\"",
+        &[("4:12", "without `in_flight = \"wait\"`")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nin_flight = \"wait\"\nwait_max = \"1h\"",
+        &[("4:12", "at most 10m")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nkey = \"ignored\"\nretention = \"1h\"\noutcome = {}",
+        &[
+            ("4:1", "`retention` has no effect"),
+            ("5:1", "`outcome` has no effect"),
+        ],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nmin_length = 256",
+        &[("3:14", "from 1 to 255")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\noperation = \"\"",
+        &[("3:13", "an operation has a name")],
+    ),
+    // Patterns.
+    (
+        "[[route]]\noperation = \"a\"",
+        &[("1:1", "the route has no `match`")],
+    ),
+    (
+        "[[route]]\nmatch = \"/a\"",
+        &[("2:9", "write a method, a blank and a path")],
+    ),
+    (
+        "[[route]]\nmatch = \"GET /a\"",
+        &[("2:9", "pass untouched")],
+    ),
+    (
+        "[[route]]\nmatch = \"post /a\"",
+        &[("2:9", "none of POST, PATCH, PUT and DELETE")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST a\"",
+        &[("2:9", "does not begin with `/`")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a?b\"",
+        &[("2:9", "neither `?` nor `#`")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a/{\"",
+        &[("2:9", "write parameters as `{name}`")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /{*a}/b\"",
+        &[("2:9", "Catch-all")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /.semel/x\"",
+        &[("2:9", "answered by the gateway itself")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\n[[route]]\nmatch = \"POST /a\"",
+        &[("4:9", "takes the same requests as \"POST /a\"")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /{a}\"\n[[route]]\nmatch = \"POST /{b}\"",
+        &[(
+            "4:9",
+            "\"POST /{b}\" takes the same requests as \"POST /{a}\"",
+        )],
+    ),
+    // Statuses.
+    (
+        "[[route]]\nmatch = \"POST /a\"\noutcome = { \"50\" = \"unknown\", 103 = \"unknown\", 600 = \"unknown\", 500 = \"done\", 501 = 1 }",
+        &[
+            ("3:13", "no status"),
+            ("3:31", "no status"),
+            ("3:48", "no status"),
+            ("3:71", "none of \"completed\""),
+            ("3:85", "is a string"),
+        ],
+    ),
+    // Fingerprints.
+    (
+        "[[route]]\nmatch = \"POST /a\"\nfingerprint = { ignore = [\"a\", \"/b\", \"\"] }",
+        &[("3:27", "begin it with `/`"), ("3:38", "whole body")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nfingerprint = { headers = [\"a b\", \"Cookie\", \"Idempotency-Key\"] }",
+        &[
+            ("3:28", "not a header name"),
+            ("3:35", "a credential"),
+            ("3:45", "never part of a fingerprint"),
+        ],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nfingerprint = { ignore = [\"/a\"], defaults = { \"/a/b\" = 1 } }",
+        &[("3:47", "overlap")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nfingerprint = { defaults = { \"/a\" = 1979-05-27, \"/b\" = nan, \"c\" = 1 } }",
+        &[
+            ("3:37", "write it as a string"),
+            ("3:56", "no such number"),
+            ("3:61", "begin it with `/`"),
+        ],
+    ),
+    // Of later versions.
+    (
+        "cache = \"redis://a\"",
+        &[("1:1", "`cache` is not in this version yet")],
+    ),
+    (
+        "[[webhook]]\nsource = \"psp\"",
+        &[("1:3", "`webhook` is not in this version yet")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\n[route.reconcile]\nevery = \"5s\"",
+        &[("3:8", "`reconcile` is not in this version yet")],
+    ),
+    // Several at once, in the order of the file, columns in characters.
+    (
+        "listen = 1\nx = \"ä\"\n[policy]\nlease = \"1\"\n[[route]]\nmatch = \"POST /a\"\n\"ä\" = 1",
+        &[
+            ("1:10", "a string"),
+            ("2:1", "unknown"),
+            ("4:9", "no unit"),
+            ("7:1", "unknown"),
+        ],
+    ),
+    (
+        "tls = { \"ä\" = 1, b = 1, certificate = 1, key = 1 }",
+        &[
+            ("1:9", "unknown"),
+            ("1:18", "unknown"),
+            ("1:39", "a string"),
+            ("1:48", "a string"),
+        ],
+    ),
+];
+
+#[test]
+fn each_problem_is_named_at_its_place() {
+    let flags = Flags {
+        upstream: Some("http://app".parse().unwrap()),
+        ..Flags::default()
+    };
+    let mut failures = Vec::new();
+    for (text, expected) in WRONG {
+        let found: Vec<String> = match load_with(text, flags.clone(), &[("EMPTY", "")]) {
+            Ok(_) => vec![],
+            Err(report) => report.problems().iter().map(ToString::to_string).collect(),
+        };
+        let fits = found.len() == expected.len()
+            && found.iter().zip(*expected).all(|(found, (place, part))| {
+                found.starts_with(&format!("semel.toml:{place}: ")) && found.contains(part)
+            });
+        if !fits {
+            failures.push(format!(
+                "{text}\n  expected {expected:?}\n  found {found:#?}"
+            ));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+}
+
+#[test]
+fn variables_are_named() {
+    for (variable, value, part) in [
+        ("SEMEL_LISTEN", "8080", "no address"),
+        ("SEMEL_LISTEN", "", "no address"),
+        ("SEMEL_UPSTREAM", "app", "no scheme"),
+        (
+            "SEMEL_STORE",
+            "postgres://u:secret@h/d",
+            "not in this version yet",
+        ),
+        ("SEMEL_STORE", "memory:", "--allow-volatile"),
+        ("SEMEL_ADMIN_LISTEN", "0.0.0.0:1", "SEMEL_ADMIN_TOKEN"),
+        ("SEMEL_DIALECT", "strip", "did you mean \"stripe\"?"),
+        ("SEMEL_ADMIN_TOKEN", "", "is empty"),
+        ("SEMEL_ADMIN_TOKEN", "secret token", "visible ASCII"),
+    ] {
+        let mut variables = vec![("SEMEL_UPSTREAM", "http://app")];
+        variables.push((variable, value));
+        let report = load_with("", Flags::default(), &variables).unwrap_err();
+        let text = report.to_string();
+        assert!(
+            text.starts_with(&format!("{variable}: ")) && text.contains(part),
+            "{text}"
+        );
+        assert!(
+            !text.contains("secret") && report.problems().len() == 1,
+            "{text}"
+        );
+    }
+}
+
+#[test]
+fn flags_are_named() {
+    let upstream = Some("http://app".parse().unwrap());
+    let memory = Flags {
+        store: Some(StoreUrl::Memory),
+        upstream: upstream.clone(),
+        ..Flags::default()
+    };
+    let open = Flags {
+        admin_listen: Some("[::]:1".parse().unwrap()),
+        upstream,
+        ..Flags::default()
+    };
+    for (flags, name) in [(memory, "--store: "), (open, "--admin-listen: ")] {
+        let text = load_with("", flags, &[]).unwrap_err().to_string();
+        assert!(text.starts_with(name), "{text}");
+    }
+}

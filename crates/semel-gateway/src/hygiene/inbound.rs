@@ -1,0 +1,321 @@
+//! Whether a request means one thing only.
+//!
+//! The byte scanner has judged the framing; here the parsed head is judged, the same for
+//! HTTP/1 and HTTP/2.
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::uri::Authority;
+use http::{Method, Uri, Version, request};
+
+/// Why a request was refused before anything looked at it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// `CONNECT` asks for a tunnel past every guard.
+    Connect,
+    /// A target that is neither a path nor an absolute URI.
+    Target,
+    /// No `Host` where there must be one, more than one, or one that is not a host.
+    Host,
+    /// The target names one host and `Host` another.
+    HostMismatch,
+    /// `Connection` names a header that is not its to remove.
+    Connection,
+    /// More than one `Content-Length`.
+    Length,
+}
+
+impl Refusal {
+    /// In plain words, for the caller.
+    pub(crate) fn detail(self) -> &'static str {
+        match self {
+            Self::Connect => "CONNECT is not served here.",
+            Self::Target => "The request target must be a path or an absolute http(s) URI.",
+            Self::Host => "Send exactly one valid Host header.",
+            Self::HostMismatch => "The Host header differs from the host in the request target.",
+            Self::Connection => {
+                "The Connection header names a header that is meant for the application; \
+                 such a header would be lost on the way."
+            }
+            Self::Length => "Send one Content-Length.",
+        }
+    }
+}
+
+/// Judges the head of a request.
+pub(crate) fn check(
+    method: &Method,
+    uri: &Uri,
+    version: Version,
+    headers: &HeaderMap,
+) -> Result<(), Refusal> {
+    if *method == Method::CONNECT {
+        return Err(Refusal::Connect);
+    }
+    if uri.path().as_bytes().first() != Some(&b'/') {
+        return Err(Refusal::Target);
+    }
+    if let Some(scheme) = uri.scheme_str()
+        && scheme != "http"
+        && scheme != "https"
+    {
+        return Err(Refusal::Target);
+    }
+    check_host(uri.authority(), version, headers)?;
+    // The scanner sees to this on HTTP/1, where hyper merges the lines. On HTTP/2 the frames
+    // say the length, but the layer behind us may look at the header.
+    if more_than_one(headers, &header::CONTENT_LENGTH) {
+        return Err(Refusal::Length);
+    }
+    check_connection(headers)
+}
+
+/// [`check`] for a whole request.
+pub(crate) fn check_parts(parts: &request::Parts) -> Result<(), Refusal> {
+    check(&parts.method, &parts.uri, parts.version, &parts.headers)
+}
+
+fn check_host(
+    target: Option<&Authority>,
+    version: Version,
+    headers: &HeaderMap,
+) -> Result<(), Refusal> {
+    if more_than_one(headers, &header::HOST) {
+        return Err(Refusal::Host);
+    }
+    let host = headers.get(header::HOST);
+    if host.is_some_and(|host| !is_host(host.as_bytes())) {
+        return Err(Refusal::Host);
+    }
+    match (target, host) {
+        (Some(target), _) if !is_host(target.as_str().as_bytes()) => Err(Refusal::Host),
+        (Some(target), Some(host)) if !same_host(target, host) => Err(Refusal::HostMismatch),
+        (_, Some(_)) => Ok(()),
+        (Some(_), None) if version == Version::HTTP_2 => Ok(()),
+        (None, None) if version == Version::HTTP_10 => Ok(()),
+        (Some(_) | None, None) => Err(Refusal::Host),
+    }
+}
+
+fn same_host(target: &Authority, host: &HeaderValue) -> bool {
+    host.as_bytes()
+        .eq_ignore_ascii_case(target.as_str().as_bytes())
+}
+
+/// The characters of a host and port, and nothing that could end one: no user name, no path,
+/// no list.
+fn is_host(host: &[u8]) -> bool {
+    !host.is_empty()
+        && host
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(byte))
+}
+
+/// A header named in `Connection` is removed on the way. So a caller could have the
+/// application never see its key, while the gateway did: refused, whatever the key's header is
+/// called. Headers that are hop-by-hop anyway may be named.
+fn check_connection(headers: &HeaderMap) -> Result<(), Refusal> {
+    for line in headers.get_all(header::CONNECTION) {
+        for token in line.as_bytes().split(|byte| *byte == b',') {
+            let token = token.trim_ascii();
+            if token.eq_ignore_ascii_case(b"close") || token.eq_ignore_ascii_case(b"keep-alive") {
+                continue;
+            }
+            // What is not a header name names no header.
+            let Ok(name) = HeaderName::from_bytes(token) else {
+                continue;
+            };
+            if !super::is_hop_by_hop(name.as_str()) && headers.contains_key(&name) {
+                return Err(Refusal::Connection);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn more_than_one(headers: &HeaderMap, name: &HeaderName) -> bool {
+    headers.get_all(name).iter().nth(1).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Request;
+
+    fn judge(
+        method: &str,
+        uri: &str,
+        version: Version,
+        headers: &[(&str, &str)],
+    ) -> Result<(), Refusal> {
+        let mut request = Request::builder().method(method).uri(uri).version(version);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        check_parts(&request.body(()).unwrap().into_parts().0)
+    }
+
+    #[test]
+    #[expect(clippy::too_many_lines, reason = "a table")]
+    fn one_meaning_only() {
+        use Version as V;
+        let host = ("host", "a.example");
+        for (method, uri, version, headers, expected) in [
+            ("GET", "/", V::HTTP_11, &[host][..], Ok(())),
+            ("GET", "/", V::HTTP_11, &[("host", "[::1]:80")], Ok(())),
+            ("GET", "/", V::HTTP_10, &[], Ok(())),
+            ("GET", "/", V::HTTP_11, &[], Err(Refusal::Host)),
+            ("GET", "/", V::HTTP_11, &[host, host], Err(Refusal::Host)),
+            ("GET", "/", V::HTTP_10, &[host, host], Err(Refusal::Host)),
+            ("GET", "/", V::HTTP_11, &[("host", "")], Err(Refusal::Host)),
+            (
+                "GET",
+                "/",
+                V::HTTP_11,
+                &[("host", "a b")],
+                Err(Refusal::Host),
+            ),
+            (
+                "GET",
+                "/",
+                V::HTTP_11,
+                &[("host", "a,b")],
+                Err(Refusal::Host),
+            ),
+            (
+                "GET",
+                "/",
+                V::HTTP_11,
+                &[("host", "a/b")],
+                Err(Refusal::Host),
+            ),
+            (
+                "GET",
+                "/",
+                V::HTTP_11,
+                &[("host", "u@a")],
+                Err(Refusal::Host),
+            ),
+            ("GET", "http://a.example/x", V::HTTP_11, &[host], Ok(())),
+            ("GET", "http://A.EXAMPLE/x", V::HTTP_11, &[host], Ok(())),
+            (
+                "GET",
+                "http://a.example/x",
+                V::HTTP_11,
+                &[],
+                Err(Refusal::Host),
+            ),
+            (
+                "GET",
+                "http://u@a.example/x",
+                V::HTTP_11,
+                &[host],
+                Err(Refusal::Host),
+            ),
+            (
+                "GET",
+                "http://b.example/x",
+                V::HTTP_11,
+                &[host],
+                Err(Refusal::HostMismatch),
+            ),
+            (
+                "GET",
+                "http://a.example:81/x",
+                V::HTTP_11,
+                &[host],
+                Err(Refusal::HostMismatch),
+            ),
+            (
+                "GET",
+                "ftp://a.example/x",
+                V::HTTP_11,
+                &[host],
+                Err(Refusal::Target),
+            ),
+            ("GET", "https://a.example/x", V::HTTP_2, &[], Ok(())),
+            ("GET", "https://a.example/x", V::HTTP_2, &[host], Ok(())),
+            (
+                "GET",
+                "https://b.example/x",
+                V::HTTP_2,
+                &[host],
+                Err(Refusal::HostMismatch),
+            ),
+            ("GET", "/x", V::HTTP_2, &[], Err(Refusal::Host)),
+            ("OPTIONS", "*", V::HTTP_11, &[host], Err(Refusal::Target)),
+            (
+                "CONNECT",
+                "a.example:443",
+                V::HTTP_11,
+                &[host],
+                Err(Refusal::Connect),
+            ),
+            (
+                "GET",
+                "a.example:443",
+                V::HTTP_11,
+                &[host],
+                Err(Refusal::Target),
+            ),
+            (
+                "POST",
+                "/",
+                V::HTTP_2,
+                &[host, ("content-length", "1"), ("content-length", "1")],
+                Err(Refusal::Length),
+            ),
+        ] {
+            assert_eq!(
+                judge(method, uri, version, headers),
+                expected,
+                "{method} {uri} {headers:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn connection_may_not_take_a_header_away() {
+        for (connection, other, expected) in [
+            ("keep-alive", "idempotency-key", Ok(())),
+            ("close, TE", "te", Ok(())),
+            ("Upgrade, HTTP2-Settings", "http2-settings", Ok(())),
+            ("x-absent", "idempotency-key", Ok(())),
+            ("@nonsense", "idempotency-key", Ok(())),
+            (
+                "Idempotency-Key",
+                "idempotency-key",
+                Err(Refusal::Connection),
+            ),
+            (
+                "close,idempotency-key",
+                "idempotency-key",
+                Err(Refusal::Connection),
+            ),
+            (
+                "paypal-request-id",
+                "paypal-request-id",
+                Err(Refusal::Connection),
+            ),
+            ("Authorization", "authorization", Err(Refusal::Connection)),
+            ("cookie", "cookie", Err(Refusal::Connection)),
+            ("host", "host", Err(Refusal::Connection)),
+            ("content-length", "content-length", Err(Refusal::Connection)),
+            ("content-type", "content-type", Err(Refusal::Connection)),
+            (
+                "x-forwarded-for",
+                "x-forwarded-for",
+                Err(Refusal::Connection),
+            ),
+        ] {
+            let mut headers = vec![("connection", connection), (other, "1")];
+            if other != "host" {
+                headers.push(("host", "a"));
+            }
+            assert_eq!(
+                judge("POST", "/", Version::HTTP_11, &headers),
+                expected,
+                "{connection}"
+            );
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! The process: both listeners, from their start to the last word of every execution.
+
+use std::io;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use semel_core::{Inspect, Memory, OperationId, Store};
+use semel_http::{Layer, route};
+use semel_sqlite::Sqlite;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::assemble::{guard, guard_anew};
+use crate::config::{Config, Source, StoreUrl};
+use crate::front::{Current, Front};
+use crate::server::{Limits, Tls, TlsError, Workers, bind};
+use crate::upstream::{ConfigError, Forward, Upstream, UpstreamConfig};
+use crate::{admin, telemetry};
+
+/// Where the listeners are, once both are ready.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listening {
+    /// For requests.
+    pub gateway: String,
+    /// For operators.
+    pub admin: String,
+}
+
+/// Why the gateway could not start, or could not go on. None of these has executed anything.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The address is taken or not ours.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// As configured.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The store cannot be opened.
+    #[error(transparent)]
+    Store(#[from] semel_sqlite::Error),
+    /// The routes contradict each other.
+    #[error(transparent)]
+    Route(#[from] route::Error),
+    /// The upstream's address cannot be used.
+    #[error("the upstream {address}: {source}")]
+    Upstream {
+        /// As configured.
+        address: String,
+        /// Why not.
+        source: ConfigError,
+    },
+    /// The certificate or its key cannot be used.
+    #[error("the certificate cannot be used: {0}")]
+    Tls(#[from] TlsError),
+    /// A file that the configuration names.
+    #[error("cannot read {path}: {source}")]
+    File {
+        /// Its path.
+        path: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The process has metrics of somebody else.
+    #[error("cannot start the metrics: {0}")]
+    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    /// The operating system refused a thread, a signal or a socket.
+    #[error("the operating system: {0}")]
+    System(#[from] io::Error),
+}
+
+/// Runs the gateway until `SIGTERM` or `SIGINT`, then drains it. `source` is read again at
+/// `SIGHUP`. `ready` is called when both listeners accept.
+///
+/// # Errors
+/// [`Error`], where it cannot start.
+///
+/// # Cancellation
+/// Dropping the future ends the process's work without a drain: leases run out.
+pub async fn run(
+    config: Config,
+    source: Source,
+    threads: Option<NonZeroUsize>,
+    ready: impl FnOnce(&Listening),
+) -> Result<(), Error> {
+    match &config.store {
+        StoreUrl::Sqlite(path) => {
+            let store = Sqlite::open(path).await?;
+            run_over(store, config, source, threads, ready).await
+        }
+        StoreUrl::Memory => {
+            tracing::warn!("the store is memory: everything is forgotten when the process ends");
+            run_over(Memory::default(), config, source, threads, ready).await
+        }
+    }
+}
+
+async fn run_over<S: Store + Inspect + Clone>(
+    store: S,
+    config: Config,
+    source: Source,
+    threads: Option<NonZeroUsize>,
+    ready: impl FnOnce(&Listening),
+) -> Result<(), Error> {
+    // Asked for first: a signal that comes while starting must not end the process halfway.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hang_up = signal(SignalKind::hangup())?;
+    let stop = CancellationToken::new();
+
+    let metrics = telemetry::install()?;
+    tokio::spawn(telemetry::upkeep(metrics.clone()));
+    let layer = guard(&config, store.clone())?;
+    let current: Current<S> = Arc::new(ArcSwap::from_pointee(layer.clone()));
+
+    let (admin_listener, admin_address) =
+        listen(&config.admin.listen.address().to_string()).await?;
+    let router = admin::router(
+        config.admin.token.clone(),
+        move || ready_when_answering(store.clone()),
+        metrics,
+    );
+    let admin = tokio::spawn(admin::serve(
+        admin_listener,
+        router,
+        stop.clone().cancelled_owned(),
+    ));
+    let (workers, address) = start(&config, &current, threads, &stop)?;
+    let scheme = if config.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    ready(&Listening {
+        gateway: format!("{scheme}://{address}"),
+        admin: format!("http://{admin_address}"),
+    });
+    tracing::info!(%address, %admin_address, "ready");
+
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hang_up.recv() => reload(&source, &config, &layer, &current),
+        }
+    }
+    tracing::info!(running = layer.running(), "stopping: waiting for what runs");
+    stop.cancel();
+    let drained = workers.stopped().await?;
+    // The operators' listener has nothing to lose.
+    admin.abort();
+    tracing::info!(cut = drained.cut, "stopped");
+    Ok(())
+}
+
+async fn listen(address: &str) -> Result<(TcpListener, String), Error> {
+    let bound = async {
+        let listener = TcpListener::bind(address).await?;
+        let address = listener.local_addr()?.to_string();
+        Ok((listener, address))
+    };
+    bound.await.map_err(|source| Error::Listen {
+        address: address.to_owned(),
+        source,
+    })
+}
+
+/// The workers, each with connections of its own to the upstream.
+fn start<S: Store + Inspect>(
+    config: &Config,
+    current: &Current<S>,
+    threads: Option<NonZeroUsize>,
+    stop: &CancellationToken,
+) -> Result<(Workers, String), Error> {
+    let threads = match threads {
+        Some(threads) => threads,
+        None => std::thread::available_parallelism()?,
+    };
+    let requested = config.listen.address();
+    let listeners = bind(requested, threads.get()).map_err(|source| Error::Listen {
+        address: requested.to_string(),
+        source,
+    })?;
+    let address = listeners
+        .first()
+        .map_or(Ok(requested), std::net::TcpListener::local_addr)?;
+    let tls = match &config.tls {
+        Some(files) => Some(Tls::from_pem(
+            &read(&files.certificate)?,
+            &read(&files.key)?,
+        )?),
+        None => None,
+    };
+    let wrong = |source| Error::Upstream {
+        address: config.upstream.to_string(),
+        source,
+    };
+    let uri = config
+        .upstream
+        .to_string()
+        .parse()
+        .map_err(|_| wrong(ConfigError::Host))?;
+    let upstream = Upstream::new(&UpstreamConfig::new(uri)).map_err(wrong)?;
+
+    let patience = config.policy.upstream_timeout;
+    let current = Arc::clone(current);
+    let deadline = Deadline::new(config.drain, stop.clone());
+    let make = move |_worker| {
+        let forward = Forward::new(upstream.apart(), patience);
+        let front = Front::new(Arc::clone(&current), forward);
+        let (layer, deadline) = (current.load_full(), deadline.clone());
+        let rest = async move {
+            layer.drain(deadline.left()).await;
+        };
+        (front, rest)
+    };
+    let workers = Workers::start(listeners, limits(config), tls, stop, make)?;
+    Ok((workers, address.to_string()))
+}
+
+fn limits(config: &Config) -> Limits {
+    let mut limits = Limits::default();
+    limits.max_connections = config.limits.max_connections;
+    limits.header_timeout = config.limits.header_timeout;
+    limits.idle_timeout = config.limits.idle_timeout;
+    limits.body_idle_timeout = config.limits.body_idle_timeout;
+    limits.drain = config.drain;
+    limits
+}
+
+/// Until when a stopping process waits: connections first, then executions whose clients are
+/// gone, within one and the same time.
+#[derive(Clone)]
+struct Deadline {
+    patience: Duration,
+    at: Arc<OnceLock<Instant>>,
+}
+
+impl Deadline {
+    fn new(patience: Duration, stop: CancellationToken) -> Self {
+        let at = Arc::new(OnceLock::new());
+        let deadline = Self { patience, at };
+        let set = deadline.clone();
+        tokio::spawn(async move {
+            stop.cancelled().await;
+            set.at.get_or_init(|| Instant::now() + set.patience);
+        });
+        deadline
+    }
+
+    fn left(&self) -> Duration {
+        let at = self.at.get_or_init(|| Instant::now() + self.patience);
+        at.saturating_duration_since(Instant::now())
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, Error> {
+    std::fs::read(path).map_err(|source| Error::File {
+        path: path.display().to_string(),
+        source,
+    })
+}
+
+/// Whether the store answers: it is asked for an operation that is not there.
+async fn ready_when_answering<S: Inspect>(store: S) -> Result<(), String> {
+    let found = store.find(OperationId::from_bytes([0; 16])).await;
+    found.map(drop).map_err(|error| error.to_string())
+}
+
+/// Reads the configuration again. What is wrong is logged, and everything stays as it was.
+fn reload<S: Store>(source: &Source, running: &Config, layer: &Layer<S>, current: &Current<S>) {
+    let config = match source.load() {
+        Ok(config) => config,
+        Err(report) => {
+            tracing::error!("the configuration is refused, and the running one stays: {report}");
+            return;
+        }
+    };
+    for key in needs_restart(running, &config) {
+        tracing::warn!(
+            key,
+            "changed in the configuration; it takes effect at the next start"
+        );
+    }
+    match guard_anew(&config, layer) {
+        Ok(anew) => {
+            current.store(Arc::new(anew));
+            tracing::info!(
+                routes = config.routes.len(),
+                "the configuration was read again"
+            );
+        }
+        Err(error) => {
+            tracing::error!(%error, "the configuration is refused, and the running one stays");
+        }
+    }
+}
+
+/// What a running process cannot change.
+fn needs_restart(running: &Config, read: &Config) -> Vec<&'static str> {
+    let admin = |config: &Config| config.admin.listen.address();
+    [
+        ("listen", running.listen != read.listen),
+        ("upstream", running.upstream != read.upstream),
+        ("store", running.store != read.store),
+        ("replay_cache", running.replay_cache != read.replay_cache),
+        ("admin.listen", admin(running) != admin(read)),
+        ("admin.token", running.admin.token != read.admin.token),
+        ("tls", running.tls != read.tls),
+        ("limits", running.limits != read.limits),
+        ("policy.drain", running.drain != read.drain),
+    ]
+    .into_iter()
+    .filter_map(|(key, differs)| differs.then_some(key))
+    .collect()
+}

@@ -1,0 +1,101 @@
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::{Instant, Sleep};
+
+/// A request body as it arrives. A client that pauses longer than
+/// [`Limits::body_idle_timeout`](super::Limits::body_idle_timeout) ends it with an error, and so
+/// does one that goes away in the middle.
+#[derive(Debug)]
+pub struct Incoming {
+    body: hyper::body::Incoming,
+    pause: Pause,
+}
+
+/// Why a request body broke off.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BodyError {
+    /// The client paused for too long.
+    #[error("the request body paused for longer than allowed")]
+    Stalled,
+    /// The connection broke, or the body was framed wrongly.
+    #[error("the request body broke off")]
+    Broken(#[source] hyper::Error),
+}
+
+impl Incoming {
+    pub(super) fn new(body: hyper::body::Incoming, limit: Duration) -> Self {
+        Self {
+            body,
+            pause: Pause::new(limit),
+        }
+    }
+}
+
+impl Body for Incoming {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
+            self.pause.end();
+            return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Broken)));
+        }
+        ready!(self.pause.poll_expired(cx));
+        Poll::Ready(Some(Err(BodyError::Stalled)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A limit on one wait. Costs nothing until the wait begins.
+#[derive(Debug)]
+pub(super) struct Pause {
+    limit: Duration,
+    running: bool,
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl Pause {
+    pub(super) fn new(limit: Duration) -> Self {
+        Self {
+            limit,
+            running: false,
+            sleep: None,
+        }
+    }
+
+    pub(super) fn end(&mut self) {
+        self.running = false;
+    }
+
+    /// Begins the wait if it has not begun; ready when it has lasted too long.
+    pub(super) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let deadline = || Instant::now() + self.limit;
+        let sleep = match &mut self.sleep {
+            Some(sleep) => {
+                if !self.running {
+                    sleep.as_mut().reset(deadline());
+                }
+                sleep
+            }
+            none @ None => none.insert(Box::pin(tokio::time::sleep_until(deadline()))),
+        };
+        self.running = true;
+        sleep.as_mut().poll(cx)
+    }
+}

@@ -1,0 +1,121 @@
+//! One thread per core.
+
+use std::future::Future;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::thread::JoinHandle;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+use super::accept::{Drained, Shared, serve_shared};
+use super::{Handler, Limits, ResponseBody, Tls};
+
+/// Connections that may wait to be accepted, per listener: a burst of reconnecting clients
+/// after a restart. The kernel lowers it to its own maximum.
+const BACKLOG: i32 = 4096;
+
+/// Binds `count` listeners to one address, among which the kernel spreads new connections.
+/// With port 0 the first takes a free port and the others follow it.
+///
+/// # Errors
+/// When the address cannot be bound.
+pub fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
+    let mut address = address;
+    let mut listeners = Vec::with_capacity(count);
+    for _ in 0..count.max(1) {
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )?;
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(BACKLOG)?;
+        let listener = TcpListener::from(socket);
+        address = listener.local_addr()?;
+        listeners.push(listener);
+    }
+    Ok(listeners)
+}
+
+/// Threads that serve, each with its own runtime, listener and service.
+#[derive(Debug)]
+pub struct Workers {
+    threads: Vec<JoinHandle<io::Result<Drained>>>,
+    /// Closed when the last worker has ended.
+    ended: mpsc::Receiver<()>,
+}
+
+impl Workers {
+    /// Starts a thread for every listener, see [`bind`].
+    ///
+    /// `make` is called on each thread, inside its runtime, with the worker's number. It
+    /// returns the service, and a future that is awaited after the worker's last connection
+    /// has ended and before its runtime does: for what the service left running.
+    ///
+    /// # Errors
+    /// When a thread cannot be started. Threads already started are told to stop.
+    pub fn start<S, RB, M, F>(
+        listeners: Vec<TcpListener>,
+        limits: Limits,
+        tls: Option<Tls>,
+        shutdown: &CancellationToken,
+        make: M,
+    ) -> io::Result<Self>
+    where
+        M: Fn(usize) -> (S, F) + Clone + Send + 'static,
+        S: Handler<RB>,
+        RB: ResponseBody,
+        F: Future<Output = ()> + 'static,
+    {
+        let shared = Shared::new(limits, tls);
+        let (alive, ended) = mpsc::channel(1);
+        let mut threads = Vec::with_capacity(listeners.len());
+        let stop = shutdown.child_token();
+        for (number, listener) in listeners.into_iter().enumerate() {
+            let (shared, make, alive) = (shared.clone(), make.clone(), alive.clone());
+            // A child of its own, so that connections do not meet at one lock.
+            let shutdown = stop.child_token();
+            let work = move || {
+                let _alive = alive;
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()?;
+                runtime.block_on(async {
+                    let listener = tokio::net::TcpListener::from_std(listener)?;
+                    let (service, rest) = make(number);
+                    let drained = serve_shared(listener, service, shared, shutdown).await;
+                    rest.await;
+                    Ok(drained)
+                })
+            };
+            let thread = std::thread::Builder::new().name(format!("semel-{number}"));
+            threads.push(thread.spawn(work).inspect_err(|_| stop.cancel())?);
+        }
+        Ok(Self { threads, ended })
+    }
+
+    /// Waits until every worker has stopped.
+    ///
+    /// # Errors
+    /// When a worker could not start its runtime, or died.
+    ///
+    /// # Cancellation
+    /// The workers go on; they stop with the token they were started with.
+    pub async fn stopped(mut self) -> io::Result<Drained> {
+        // Nothing is ever sent: this is the closing.
+        let _ = self.ended.recv().await;
+        let mut total = Drained::default();
+        for thread in self.threads {
+            let drained = thread
+                .join()
+                .map_err(|_| io::Error::other("a worker died"))??;
+            total.cut += drained.cut;
+        }
+        Ok(total)
+    }
+}

@@ -1,0 +1,157 @@
+//! The names of the metrics, and what they mean.
+
+use std::time::Duration;
+
+use metrics::{Unit, describe_counter, describe_histogram};
+use metrics_exporter_prometheus::{
+    BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
+
+pub use semel_http::names;
+
+/// Upper bounds for calls of the store: an embedded one answers in well under a millisecond, one
+/// across a network in a few.
+const STORE_BUCKETS: [f64; 12] = [
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5,
+];
+
+/// Upper bounds for executions: up to the usual timeout of an upstream.
+const EXECUTE_BUCKETS: [f64; 12] = [
+    0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0,
+];
+
+/// How often histograms are emptied into their buckets where nobody scrapes. Until then each
+/// observation takes memory.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+const COUNTERS: [(&str, &str); 10] = [
+    (names::CREATED, "First requests of their operation"),
+    (names::REPLAY, "Requests answered from the record"),
+    (names::IN_PROGRESS, "Requests that met another attempt"),
+    (
+        names::KEY_MISUSE,
+        "Requests with the key of another request",
+    ),
+    (
+        names::FAILED_RETRY,
+        "Requests executed again because nothing had happened",
+    ),
+    (
+        names::UNKNOWN,
+        "Requests for an operation whose outcome is unknown",
+    ),
+    (names::EXPIRED, "Requests after the replay window"),
+    (names::STORE_ERROR, "Calls that the store did not answer"),
+    (
+        names::FENCED,
+        "Outcomes that came after their attempt had lost the record",
+    ),
+    (names::UNGUARDED, "Requests that passed without a key"),
+];
+
+/// Tells the recorder in use what the metrics mean.
+pub fn describe() {
+    for (name, meaning) in COUNTERS {
+        describe_counter!(name, Unit::Count, meaning);
+    }
+    describe_histogram!(
+        names::RESERVE_SECONDS,
+        Unit::Seconds,
+        "Duration of reservations"
+    );
+    describe_histogram!(
+        names::COMPLETE_SECONDS,
+        Unit::Seconds,
+        "Duration of completions"
+    );
+    describe_histogram!(
+        names::EXECUTE_SECONDS,
+        Unit::Seconds,
+        "Duration of executions"
+    );
+}
+
+/// A recorder with the buckets of the histograms.
+///
+/// # Errors
+/// Never with these buckets; the exporter refuses empty ones.
+pub fn recorder() -> Result<PrometheusRecorder, BuildError> {
+    let name = |name: &str| Matcher::Full(name.to_owned());
+    let builder = PrometheusBuilder::new()
+        .set_buckets_for_metric(name(names::RESERVE_SECONDS), &STORE_BUCKETS)?
+        .set_buckets_for_metric(name(names::COMPLETE_SECONDS), &STORE_BUCKETS)?
+        .set_buckets_for_metric(name(names::EXECUTE_SECONDS), &EXECUTE_BUCKETS)?;
+    Ok(builder.build_recorder())
+}
+
+/// Makes a [`recorder`] that of the process and describes the metrics to it.
+///
+/// # Errors
+/// When the process has a recorder already.
+pub fn install() -> Result<PrometheusHandle, BuildError> {
+    let recorder = recorder()?;
+    let handle = recorder.handle();
+    metrics::set_global_recorder(recorder)?;
+    describe();
+    Ok(handle)
+}
+
+/// Keeps the histograms small; runs for as long as the process does.
+///
+/// # Cancellation
+/// May be dropped at any time.
+pub async fn upkeep(handle: PrometheusHandle) {
+    let mut turn = tokio::time::interval(UPKEEP);
+    loop {
+        turn.tick().await;
+        handle.run_upkeep();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_described_and_histograms_have_buckets() {
+        let recorder = recorder().unwrap();
+        let handle = recorder.handle();
+        metrics::with_local_recorder(&recorder, || {
+            describe();
+            for (name, _) in COUNTERS {
+                metrics::counter!(name, "operation" => "pay").increment(1);
+            }
+            for name in [
+                names::RESERVE_SECONDS,
+                names::COMPLETE_SECONDS,
+                names::EXECUTE_SECONDS,
+            ] {
+                metrics::histogram!(name, "operation" => "pay").record(0.3);
+            }
+        });
+        let text = handle.render();
+        for (name, meaning) in COUNTERS {
+            assert!(name.starts_with("api_idempotency_") && name.ends_with("_total"));
+            assert!(
+                text.contains(&format!("# HELP {name} {meaning}\n")),
+                "{text}"
+            );
+            assert!(
+                text.contains(&format!("{name}{{operation=\"pay\"}} 1\n")),
+                "{text}"
+            );
+        }
+        for name in [
+            names::RESERVE_SECONDS,
+            names::COMPLETE_SECONDS,
+            names::EXECUTE_SECONDS,
+        ] {
+            assert!(
+                text.contains(&format!("# TYPE {name} histogram\n")),
+                "{text}"
+            );
+            let bucket = format!("{name}_bucket{{operation=\"pay\",le=\"+Inf\"}} 1\n");
+            assert!(text.contains(&bucket), "{text}");
+        }
+    }
+}

@@ -1,0 +1,75 @@
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use semel_http::{Operation, Outcome};
+use tower_service::Service;
+
+use super::error::BoxError;
+use super::{Body, Error, Stage, Upstream};
+
+/// Every request to the upstream, once; every failure an [`Outcome`] that says how far the
+/// request got, to be worded by the layer in front.
+#[derive(Debug, Clone)]
+pub struct Forward {
+    upstream: Upstream,
+    patience: Duration,
+}
+
+impl Forward {
+    /// Forwards to `upstream`. A request that is not guarded waits this long for the head of its
+    /// answer; the others have a bound of their own.
+    pub fn new(upstream: Upstream, patience: Duration) -> Self {
+        Self { upstream, patience }
+    }
+}
+
+impl<B> Service<Request<B>> for Forward
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let Self { upstream, patience } = self.clone();
+        let operation = request.extensions().get::<Operation>().copied();
+        Box::pin(async move {
+            let sending = upstream.send(request);
+            let answer = if operation.is_some() {
+                sending.await
+            } else {
+                match tokio::time::timeout(patience, sending).await {
+                    Ok(answer) => answer,
+                    Err(elapsed) => Err(Error::sent(elapsed)),
+                }
+            };
+            Ok(answer.unwrap_or_else(|error| failed(&error, operation)))
+        })
+    }
+}
+
+fn failed(error: &Error, operation: Option<Operation>) -> Response<Body> {
+    let id = operation.map(|operation| tracing::field::display(operation.id()));
+    let reason = &error.source;
+    match error.stage {
+        Stage::NothingSent => {
+            tracing::warn!(id, reason, "the upstream was not reached");
+            Outcome::unreachable().into_response()
+        }
+        Stage::Sent => {
+            tracing::warn!(id, reason, "the upstream gave no answer");
+            Outcome::unknown("upstream_broke_off").into_response()
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! What a client is told that asks how its operation goes.
+
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::request::Parts;
+use http::{Method, Response, StatusCode};
+use semel_core::{Inspect, OperationId, Record, State, Store, Timestamp, store};
+use serde::Serialize;
+
+use crate::answer::Refusal;
+use crate::layer::Layer;
+use crate::reason;
+
+/// What the client sees of its operation.
+#[derive(Serialize)]
+struct Seen {
+    operation_id: String,
+    status: &'static str,
+    created_at: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response: Option<SeenResponse>,
+}
+
+#[derive(Serialize)]
+struct SeenResponse {
+    status: u16,
+    headers: Vec<(String, String)>,
+    /// `null` where it is not stored, or not text.
+    body: Option<String>,
+}
+
+impl<S: Store + Inspect> Layer<S> {
+    /// Answers a request for the operation whose id follows the
+    /// [status path](Layer::status_path), to the tenant that it belongs to and to nobody else;
+    /// `None` where the request is for something else.
+    ///
+    /// # Cancellation
+    /// Only reads.
+    pub async fn status(&self, head: &Parts) -> Option<Response<Bytes>> {
+        let prefix = self.rules.status_path.as_deref()?;
+        let id = head.uri.path().strip_prefix(prefix)?;
+        if head.method != Method::GET && head.method != Method::HEAD {
+            return Some(plain(StatusCode::METHOD_NOT_ALLOWED));
+        }
+        let found = match id.parse::<OperationId>() {
+            Ok(id) => self.state.store.find(id).await,
+            Err(_) => Ok(None),
+        };
+        let tenant = (self.rules.tenant)(head);
+        Some(match found {
+            Ok(Some(record)) if tenant.as_deref() == Some(record.identity.tenant()) => {
+                seen(&record, self.state.clock.now())
+            }
+            // Another tenant's operation does not exist.
+            Ok(_) => plain(StatusCode::NOT_FOUND),
+            Err(error) => self.unavailable(&error),
+        })
+    }
+
+    fn unavailable(&self, error: &store::Error) -> Response<Bytes> {
+        tracing::error!(%error, "could not look an operation up");
+        Refusal::new(&reason::STORE_UNAVAILABLE)
+            .detail("The operation cannot be looked up now. Ask again.")
+            .render(self.rules.dialect)
+    }
+}
+
+fn seen(record: &Record, now: Timestamp) -> Response<Bytes> {
+    let waits = matches!(record.state, State::InProgress(_) | State::Unknown(_));
+    let response = match &record.state {
+        State::Completed(completed) if now < completed.expires_at => {
+            let stored = &completed.response;
+            Some(SeenResponse {
+                status: stored.status,
+                headers: stored
+                    .headers
+                    .iter()
+                    .map(|(name, value)| {
+                        (
+                            name.to_string(),
+                            String::from_utf8_lossy(value).into_owned(),
+                        )
+                    })
+                    .collect(),
+                body: stored
+                    .body
+                    .as_ref()
+                    .and_then(|body| String::from_utf8(body.to_vec()).ok()),
+            })
+        }
+        State::Completed(_)
+        | State::InProgress(_)
+        | State::FailedRetryable { .. }
+        | State::Unknown(_)
+        | State::Expired { .. } => None,
+    };
+    let shown = Seen {
+        operation_id: record.id.to_string(),
+        status: record.state.status().as_str(),
+        created_at: timestamp(record.created_at),
+        retry_after: waits.then_some(1),
+        response,
+    };
+    // A struct of strings cannot fail to be written.
+    let mut answer = Response::new(Bytes::from(serde_json::to_vec(&shown).unwrap_or_default()));
+    let headers = answer.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    if waits {
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    answer
+}
+
+/// RFC 3339, in UTC.
+fn timestamp(at: Timestamp) -> String {
+    jiff::Timestamp::from_microsecond(at.as_micros())
+        .map_or_else(|_| String::new(), |at| at.to_string())
+}
+
+fn plain(status: StatusCode) -> Response<Bytes> {
+    let mut answer = Response::new(Bytes::new());
+    *answer.status_mut() = status;
+    answer
+}
