@@ -165,9 +165,9 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     (
         "[[route]]\nmatch = \"POST /a\"\nstore_headers = [\"Date\", \"Set-Cookie\", \"Proxy-X\", \"ETag\"]",
         &[
-            ("3:18", "never replayed"),
+            ("3:18", "never stored"),
             ("3:26", "store_set_cookie"),
-            ("3:40", "never replayed"),
+            ("3:40", "never stored"),
         ],
     ),
     // TLS.
