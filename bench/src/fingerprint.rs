@@ -13,7 +13,7 @@ const ROUNDS: usize = 25;
 const BODIES_PER_ROUND: u32 = 2_000;
 
 /// A payment of 0.9 KB, as clients send it.
-const PAYMENT: &str = r#"{
+pub(crate) const PAYMENT: &str = r#"{
   "amount": 12950, "currency": "EUR", "capture": true, "description": "Order 2041 at Example Books",
   "customer": {"id": "cus_8f2b1c94", "email": "ada@example.com", "name": "Ada Lovelace", "locale": "en-GB", "phone": "+44 20 7946 0018", "created": 1700000000},
   "billing_address": {"line1": "12 St James's Square", "line2": null, "city": "London", "postal_code": "SW1Y 4LB", "country": "GB"},

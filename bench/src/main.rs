@@ -4,22 +4,34 @@
 //! waits for a disk. So every figure stands beside what it is compared with, measured in
 //! turns within the same minutes, and the ratio is what counts.
 #![allow(clippy::disallowed_methods, reason = "a benchmark measures real time")]
-#![allow(clippy::print_stdout, reason = "the figures are the output")]
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "the figures are the output"
+)]
 #![allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
     clippy::wildcard_enum_match_arm,
     reason = "figures are rounded anyway, and any unexpected answer ends the run"
 )]
 
 mod bare;
+mod client;
 mod fingerprint;
 mod growth;
+mod http;
 mod load;
 mod measure;
+mod memory;
+mod nginx;
+mod process;
+mod serve;
 mod store;
 
 use std::path::PathBuf;
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -67,10 +79,31 @@ enum What {
     },
     /// A fingerprint, beside the crates that a service would otherwise take.
     Fingerprint,
+    /// The layer and the gateway, beside plain axum and nginx.
+    Http(http::Settings),
+    /// The gateway's memory under a mixed load, which must not grow.
+    Memory(memory::Settings),
+    /// One of the applications that the others measure.
+    #[command(hide = true)]
+    Serve {
+        #[command(subcommand)]
+        application: serve::Application,
+    },
 }
 
-fn main() -> Result<()> {
-    match Arguments::parse().what {
+fn main() -> ExitCode {
+    match perform(Arguments::parse().what) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Without the backtrace: a missed target or an unexpected answer has no place in here.
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn perform(what: What) -> Result<()> {
+    match what {
         What::Store {
             seconds,
             rounds,
@@ -85,5 +118,8 @@ fn main() -> Result<()> {
             plot,
         } => growth::run(&records, seconds, rounds, directory, plot.as_deref()),
         What::Fingerprint => fingerprint::run(),
+        What::Http(settings) => http::run(&settings),
+        What::Memory(settings) => memory::run(&settings),
+        What::Serve { application } => serve::run(&application),
     }
 }

@@ -48,7 +48,7 @@ pub(crate) fn middle(values: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// Processor time that this process has used.
-fn cpu_time() -> Result<Duration> {
+pub(crate) fn cpu_time() -> Result<Duration> {
     // The kernel counts these in nanoseconds a thread, unlike the ticks of /proc/self/stat.
     let mut total = 0;
     for thread in std::fs::read_dir("/proc/self/task")? {

@@ -5,6 +5,7 @@
     reason = "these are commands for a person or a build log to read"
 )]
 
+mod bench;
 mod lint;
 mod process;
 mod servers;
@@ -17,7 +18,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
 
-use process::{cargo, run, step};
+use process::step;
 use servers::Server;
 
 #[derive(Parser)]
@@ -44,6 +45,9 @@ enum Task {
     Tidy,
     /// Run the benchmarks, built for release
     Bench {
+        /// Never install packages: leave out what is missing
+        #[arg(long)]
+        no_install: bool,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         bench_args: Vec<String>,
     },
@@ -84,9 +88,10 @@ fn perform(task: Task) -> Result<()> {
         } => test::run_all(&root, !no_install, &runner_args),
         Task::Lint => lint::run_all(&root),
         Task::Tidy => tidy::run_all(&root),
-        Task::Bench { bench_args } => run(cargo(&root)
-            .args(["run", "--release", "-p", "semel-bench", "--"])
-            .args(bench_args)),
+        Task::Bench {
+            no_install,
+            bench_args,
+        } => bench::run_one(&root, !no_install, &bench_args),
         Task::Ci => ci(&root),
         Task::Servers {
             with,

@@ -154,6 +154,32 @@ pub(crate) fn start(
     Ok(Servers { started })
 }
 
+/// A program of a Debian package: found, else installed where that is allowed and possible.
+/// Says so if there is none.
+pub(crate) fn program(name: &str, package: &str, may_install: bool) -> Option<PathBuf> {
+    // Not everybody has the daemons' directory in the search path.
+    let find = || {
+        find_in_path(name)
+            .or_else(|| Some(PathBuf::from("/usr/sbin")))
+            .map(|directory| directory.join(name))
+            .filter(|program| program.is_file())
+    };
+    if let Some(found) = find() {
+        return Some(found);
+    }
+    if may_install
+        && install::is_possible()
+        && let Err(error) = install::packages(&[package])
+    {
+        println!("{package} cannot be installed: {error:#}");
+    }
+    let found = find();
+    if found.is_none() {
+        println!("{name} is not here: install the package `{package}`");
+    }
+    found
+}
+
 fn locate(server: Server) -> Origin {
     let given = env::var_os(server.variable()).is_some_and(|url| !url.is_empty());
     origin(given, server.find_programs())

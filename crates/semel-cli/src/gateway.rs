@@ -1,14 +1,14 @@
 //! `semel gateway`: the reverse proxy.
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, Write as _};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use clap::ValueEnum;
 use semel_gateway::Listening;
 use semel_gateway::config::{DialectName, Environment, Flags, Listen, Source, StoreUrl, Upstream};
-use tracing_subscriber::EnvFilter;
+
+use crate::logging;
 
 /// Safe retries in front of an application in any language. Flags beat the environment, which
 /// beats the file.
@@ -49,7 +49,7 @@ pub(crate) struct Args {
         value_name = "FORMAT",
         default_value = "pretty"
     )]
-    log_format: LogFormat,
+    log_format: logging::Format,
 
     /// Threads that serve requests; as many as there are processors if absent
     #[arg(long, env = "SEMEL_THREADS", value_name = "N")]
@@ -58,14 +58,6 @@ pub(crate) struct Args {
     /// Check the configuration and everything it names, and start nothing
     #[arg(long)]
     check_config: bool,
-}
-
-#[derive(Clone, Copy, ValueEnum)]
-enum LogFormat {
-    /// One object a line
-    Json,
-    /// For people
-    Pretty,
 }
 
 /// Runs the command. A configuration that is wrong comes back as its report.
@@ -86,7 +78,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.check_config {
         return writeln!(io::stdout(), "OK").context("cannot write standard output");
     }
-    log(args.log_format)?;
+    logging::start(args.log_format, "info")?;
     if let Some(warning) = config.tenant.warning() {
         tracing::warn!("{warning}");
     }
@@ -105,23 +97,4 @@ fn announce(listening: &Listening) {
     let _ = writeln!(out, "listening gateway {}", listening.gateway);
     let _ = writeln!(out, "listening admin {}", listening.admin);
     let _ = out.flush();
-}
-
-/// Logs go to standard error: standard output says where the listeners are, and nothing else.
-fn log(format: LogFormat) -> Result<()> {
-    let filter = match std::env::var("RUST_LOG") {
-        Ok(text) if !text.is_empty() => text
-            .parse::<EnvFilter>()
-            .with_context(|| format!("RUST_LOG: {text:?} is no filter; write \"info\""))?,
-        _ => EnvFilter::new("info"),
-    };
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal());
-    let started = match format {
-        LogFormat::Json => builder.json().flatten_event(true).try_init(),
-        LogFormat::Pretty => builder.try_init(),
-    };
-    started.map_err(|error| anyhow::anyhow!("cannot start logging: {error}"))
 }

@@ -1,7 +1,9 @@
 //! The `semel` command.
 
+mod demo;
 mod fingerprint;
 mod gateway;
+mod logging;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -19,6 +21,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// See it work: a payments app, an unreliable provider, and commands to try
+    Demo(demo::Args),
     /// Print the fingerprint of a request body
     Fingerprint(fingerprint::Args),
     /// Guard the application behind it
@@ -28,6 +32,7 @@ enum Command {
 /// 0 fine, 1 failure; usage errors end in `clap` with 2.
 fn main() -> ExitCode {
     let ended = match Cli::parse().command {
+        Command::Demo(args) => demo::run(&args),
         Command::Fingerprint(args) => fingerprint::run(&args),
         Command::Gateway(args) => gateway::run(args),
     };

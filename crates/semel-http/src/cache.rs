@@ -1,6 +1,10 @@
 //! Completed answers in this process's memory, so that a storm of retries does not reach the
 //! store.
 //!
+//! Nearly every retry is sent byte for byte as the first request was. So an entry also keeps what
+//! its fingerprint was taken of: the same bytes under the same rules have the same fingerprint,
+//! and comparing them costs a hundredth of parsing and hashing them.
+//!
 //! It holds only what cannot change: an answer that was read from the store as completed. It
 //! is filled by the first *replay* of an operation, not by its execution, because nearly all
 //! operations are never retried. An entry names tenant, operation, key and fingerprint, and
@@ -10,16 +14,23 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use http::{HeaderMap, StatusCode};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache as Weighed;
 use semel_core::{Fingerprints, Identity, Timestamp};
+
+use crate::extract::original_uri;
+use crate::route::Guard;
 
 /// What an entry weighs beside its body and headers: its keys and the cache's own links.
 const OVERHEAD: usize = 512;
 
 /// What the smallest entries weigh, to size the cache's tables.
 const TYPICAL: u64 = 2048;
+
+/// The largest request body that is kept beside its answer, to be compared.
+const MAX_EXACT: usize = 16 << 10;
 
 /// A stored answer, ready to be sent.
 #[derive(Clone, Debug)]
@@ -28,12 +39,28 @@ pub(crate) struct Answer {
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) expires_at: Timestamp,
+    /// The same, in words for the client.
+    pub(crate) expires: HeaderValue,
     pub(crate) body_expires_at: Option<Timestamp>,
+}
+
+/// All that a fingerprint is taken of, as it came.
+#[derive(Debug)]
+pub(crate) struct Exact {
+    /// The rules, which are part of it: another configuration is another guard.
+    guard: Arc<Guard>,
+    method: Method,
+    uri: Uri,
+    /// The lines of each header in [`Guard::hashed`], in that order.
+    lines: Vec<Vec<HeaderValue>>,
+    body: Bytes,
 }
 
 #[derive(Debug)]
 struct Entry {
     fingerprints: Fingerprints,
+    /// Absent where it is too large to keep.
+    exact: Option<Exact>,
     answer: Answer,
     generation: Generation,
 }
@@ -55,7 +82,8 @@ impl Weighter<Identity, Arc<Entry>> for ByBytes {
             .map(|(name, value)| name.as_str().len() + value.len() + 64)
             .sum();
         let identity = identity.tenant().len() + identity.operation().len();
-        (OVERHEAD + identity + headers + entry.answer.body.len()) as u64
+        let request = entry.exact.as_ref().map_or(0, |exact| exact.body.len());
+        (OVERHEAD + identity + headers + request + entry.answer.body.len()) as u64
     }
 }
 
@@ -79,12 +107,37 @@ impl Cache {
         Generation(self.generation.load(Ordering::SeqCst))
     }
 
-    /// The answer to that very request, while it may be given.
+    /// The answer to a request that is the same byte for byte, while it may be given.
+    pub(crate) fn find_exact(
+        &self,
+        identity: &Identity,
+        guard: &Arc<Guard>,
+        head: &Parts,
+        body: &Bytes,
+        now: Timestamp,
+    ) -> Option<Answer> {
+        self.find_if(identity, now, |entry| {
+            let exact = entry.exact.as_ref();
+            exact.is_some_and(|exact| exact.is(guard, head, body))
+        })
+    }
+
+    /// The answer to a request that means the same, while it may be given.
     pub(crate) fn find(
         &self,
         identity: &Identity,
         fingerprints: &Fingerprints,
         now: Timestamp,
+    ) -> Option<Answer> {
+        // Another fingerprint is misuse, or another version of the rules: the store decides.
+        self.find_if(identity, now, |entry| entry.fingerprints == *fingerprints)
+    }
+
+    fn find_if(
+        &self,
+        identity: &Identity,
+        now: Timestamp,
+        same: impl FnOnce(&Entry) -> bool,
     ) -> Option<Answer> {
         let entries = self.entries.as_ref()?;
         let entry = entries.get(identity)?;
@@ -92,8 +145,7 @@ impl Cache {
             entries.remove(identity);
             return None;
         }
-        // Another fingerprint is misuse, or another version of the rules: the store decides.
-        (entry.fingerprints == *fingerprints).then(|| entry.answer.clone())
+        same(&entry).then(|| entry.answer.clone())
     }
 
     pub(crate) fn fill(
@@ -101,12 +153,14 @@ impl Cache {
         read_at: Generation,
         identity: Identity,
         fingerprints: Fingerprints,
-        answer: Answer,
+        exact: impl FnOnce() -> Option<Exact>,
+        answer: &Answer,
     ) {
         if let Some(entries) = &self.entries {
             let entry = Entry {
                 fingerprints,
-                answer,
+                exact: exact(),
+                answer: answer.clone(),
                 generation: read_at,
             };
             entries.insert(identity, Arc::new(entry));
@@ -119,6 +173,38 @@ impl Cache {
         if let Some(entries) = &self.entries {
             entries.clear();
         }
+    }
+}
+
+impl Exact {
+    /// Keeps a request to compare others with, unless it is too large.
+    pub(crate) fn of(guard: &Arc<Guard>, head: &Parts, body: &Bytes) -> Option<Self> {
+        (body.len() <= MAX_EXACT).then(|| Self {
+            guard: Arc::clone(guard),
+            method: head.method.clone(),
+            uri: original_uri(&head.extensions, &head.uri).clone(),
+            lines: guard
+                .hashed
+                .iter()
+                .map(|name| head.headers.get_all(name).iter().cloned().collect())
+                .collect(),
+            // A copy: what came from the network shares a buffer with what came after it.
+            body: Bytes::copy_from_slice(body),
+        })
+    }
+
+    fn is(&self, guard: &Arc<Guard>, head: &Parts, body: &Bytes) -> bool {
+        let uri = original_uri(&head.extensions, &head.uri);
+        Arc::ptr_eq(&self.guard, guard)
+            && self.body == *body
+            && self.method == head.method
+            && self.uri.path() == uri.path()
+            && self.uri.query() == uri.query()
+            && guard
+                .hashed
+                .iter()
+                .zip(&self.lines)
+                .all(|(name, lines)| head.headers.get_all(name).iter().eq(lines))
     }
 }
 
@@ -148,20 +234,75 @@ mod tests {
             headers: HeaderMap::new(),
             body: vec![7; size].into(),
             expires_at: Timestamp::from_micros(1_000),
+            expires: HeaderValue::from_static(""),
             body_expires_at: Some(Timestamp::from_micros(900)),
         }
+    }
+
+    fn fill(cache: &Cache, read_at: Generation, key: &str, size: usize) {
+        cache.fill(
+            read_at,
+            identity(key),
+            fingerprints(1),
+            || None,
+            &answer(size),
+        );
+    }
+
+    /// Any difference in what is hashed is one: of each of these, one is kept and all are
+    /// compared with it.
+    #[test]
+    fn the_same_bytes_are_the_same_and_nothing_else_is() {
+        let options = semel_core::fingerprint::Options {
+            headers: vec!["API-Version".into()],
+            ..Default::default()
+        };
+        let route = || crate::Route::default().fingerprint(options.clone());
+        let guard = Arc::new(Guard::new(route(), "POST /").unwrap());
+        let same_rules = Arc::new(Guard::new(route(), "POST /").unwrap());
+        let head = |change: &dyn Fn(http::request::Builder) -> http::request::Builder| {
+            let builder = http::Request::post("/a?b=1")
+                .header("content-type", "application/json")
+                .header("api-version", "1")
+                .header("x-trace", "1");
+            change(builder).body(()).unwrap().into_parts().0
+        };
+        let body = Bytes::from_static(b"{}");
+        let first = head(&|builder| builder);
+        let exact = Exact::of(&guard, &first, &body).unwrap();
+        assert!(exact.is(&guard, &first, &body));
+        assert!(exact.is(
+            &guard,
+            &head(&|builder| builder.header("x-new", "2")),
+            &body
+        ));
+        assert!(!exact.is(&same_rules, &first, &body));
+        assert!(!exact.is(&guard, &first, &Bytes::from_static(b"{ }")));
+        let others: [&dyn Fn(http::request::Builder) -> http::request::Builder; 8] = [
+            &|builder| builder.method("PATCH"),
+            &|builder| builder.uri("/a"),
+            &|builder| builder.uri("/a?b=2"),
+            &|builder| builder.uri("/A?b=1"),
+            &|builder| builder.header("content-type", "application/json"),
+            &|builder| builder.header("content-encoding", "gzip"),
+            &|builder| builder.header("api-version", "1"),
+            &|mut builder| {
+                builder.headers_mut().unwrap().remove("api-version");
+                builder
+            },
+        ];
+        for (at, change) in others.iter().enumerate() {
+            assert!(!exact.is(&guard, &head(change), &body), "{at}");
+        }
+        let large = Bytes::from(vec![b' '; MAX_EXACT + 1]);
+        assert!(Exact::of(&guard, &first, &large).is_none());
     }
 
     const EARLY: Timestamp = Timestamp::from_micros(899);
 
     fn filled() -> Cache {
         let cache = Cache::new(1 << 20);
-        cache.fill(
-            cache.generation(),
-            identity("a"),
-            fingerprints(1),
-            answer(10),
-        );
+        fill(&cache, cache.generation(), "a", 10);
         assert!(
             cache
                 .find(&identity("a"), &fingerprints(1), EARLY)
@@ -209,7 +350,7 @@ mod tests {
                 .find(&identity("a"), &fingerprints(1), EARLY)
                 .is_none()
         );
-        cache.fill(before, identity("a"), fingerprints(1), answer(10));
+        fill(&cache, before, "a", 10);
         assert!(
             cache
                 .find(&identity("a"), &fingerprints(1), EARLY)
@@ -221,8 +362,7 @@ mod tests {
     fn bytes_bound_it_and_zero_is_off() {
         let cache = Cache::new(64 * 1024);
         for key in 0..1000 {
-            let identity = identity(&key.to_string());
-            cache.fill(cache.generation(), identity, fingerprints(1), answer(4096));
+            fill(&cache, cache.generation(), &key.to_string(), 4096);
         }
         let kept = (0..1000)
             .filter(|key| {
@@ -234,7 +374,7 @@ mod tests {
         assert!((1..=15).contains(&kept), "{kept}");
 
         let off = Cache::new(0);
-        off.fill(off.generation(), identity("a"), fingerprints(1), answer(1));
+        fill(&off, off.generation(), "a", 1);
         assert!(off.find(&identity("a"), &fingerprints(1), EARLY).is_none());
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::answer::{self, Refusal};
 use crate::body::{self, RequestBody, ResponseBody, Unread};
-use crate::cache::Generation;
+use crate::cache::{Answer, Exact, Generation};
 use crate::extract::original_uri;
 use crate::fingerprint::{TooLarge, fingerprints};
 use crate::layer::Layer;
@@ -62,11 +62,20 @@ where
 {
     let rules = Arc::clone(&layer.rules);
     let mut answer = match prepare(layer, guard, key, request, inner).await {
-        Ok(job) => answer(Box::new(job)).await,
+        Ok(Prepared::New(job)) => answer(job).await,
+        Ok(Prepared::Cached(found)) => settled(replay::respond(&rules, found)),
         Err(refusal) => settled(refusal.render(rules.dialect)),
     };
     answer.headers_mut().insert(rules.header.clone(), line);
     answer
+}
+
+/// What is known once the request is read.
+enum Prepared<S, I> {
+    /// It was sent before, byte for byte, and its answer is at hand.
+    Cached(Answer),
+    /// The store has to be asked, or at least a fingerprint to be compared.
+    New(Box<Job<S, I>>),
 }
 
 /// Reads the body, finds the tenant, and takes the fingerprint.
@@ -76,7 +85,7 @@ async fn prepare<S, I, B>(
     key: Key,
     request: Request<B>,
     inner: I,
-) -> Result<Job<S, I>, Refusal>
+) -> Result<Prepared<S, I>, Refusal>
 where
     B: Body<Data = Bytes>,
 {
@@ -96,12 +105,18 @@ where
         unnamed = format!("{} {}", head.method, uri.path()).into_boxed_str();
         &unnamed
     };
-    let fingerprints = fingerprints(&guard, operation, &head, &body)
-        .map_err(|TooLarge| Refusal::new(&reason::REQUEST_TOO_LARGE))?;
     let identity = Identity::new(tenant, operation.clone(), key)
         .map_err(|error| Refusal::new(&reason::TENANT_UNRESOLVED).detail(format!("{error}.")))?
         .scoped(guard.scope(rules.dialect));
-    Ok(Job {
+    let state = &layer.state;
+    let now = state.clock.now();
+    if let Some(found) = state.cache.find_exact(&identity, &guard, &head, &body, now) {
+        guard.meters.replay.increment(1);
+        return Ok(Prepared::Cached(found));
+    }
+    let fingerprints = fingerprints(&guard, operation, &head, &body)
+        .map_err(|TooLarge| Refusal::new(&reason::REQUEST_TOO_LARGE))?;
+    Ok(Prepared::New(Box::new(Job {
         layer,
         guard,
         identity,
@@ -109,7 +124,7 @@ where
         head,
         body,
         inner,
-    })
+    })))
 }
 
 /// The answer from memory, or from the store, or from an execution.
@@ -190,15 +205,11 @@ impl<S: Store, I> Job<S, I> {
         let refusal = match decision {
             Decision::Replay(found) => {
                 meters.replay.increment(1);
-                let Self {
-                    identity,
-                    fingerprints,
-                    ..
-                } = self;
                 return match replay::from_store(found) {
                     Ok(found) => {
+                        let exact = || Exact::of(&self.guard, &self.head, &self.body);
                         let cache = &self.layer.state.cache;
-                        cache.fill(read_at, identity, fingerprints, found.clone());
+                        cache.fill(read_at, self.identity, self.fingerprints, exact, &found);
                         replay::respond(rules, found)
                     }
                     Err(refusal) => refusal.render(rules.dialect),

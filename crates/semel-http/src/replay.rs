@@ -39,6 +39,7 @@ pub(crate) fn from_store(found: Replay) -> Result<Answer, Box<Refusal>> {
         headers: head.headers,
         body,
         expires_at: found.expires_at,
+        expires: expiry(found.expires_at),
         body_expires_at: found.body_expires_at,
     })
 }
@@ -49,21 +50,25 @@ pub(crate) fn respond(rules: &Rules, found: Answer) -> Response<Bytes> {
     let headers = response.headers_mut();
     *headers = found.headers;
     headers.insert(rules.replayed.clone(), HeaderValue::from_static("true"));
-    disclose_expiry(headers, found.expires_at);
+    headers.insert(EXPIRES, found.expires);
     if rules.dialect == Dialect::Stripe && found.status.is_server_error() {
         never_again(headers);
     }
     response
 }
 
-/// Tells the client until when a retry is answered. Whole seconds, rounded down: never later
-/// than the truth.
+/// Tells the client until when a retry is answered.
 pub(crate) fn disclose_expiry(headers: &mut HeaderMap, expires_at: Timestamp) {
+    headers.insert(EXPIRES, expiry(expires_at));
+}
+
+/// Whole seconds, rounded down: never later than the truth.
+fn expiry(expires_at: Timestamp) -> HeaderValue {
     let micros = u64::try_from(expires_at.as_micros()).unwrap_or(0);
     // The format has no years beyond these.
     let seconds = (micros / 1_000_000).min(253_402_300_799);
     let date = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
-    if let Ok(value) = HeaderValue::from_maybe_shared(Bytes::from(date)) {
-        headers.insert(EXPIRES, value);
-    }
+    // A date is always a header's value.
+    HeaderValue::from_maybe_shared(Bytes::from(date))
+        .unwrap_or_else(|_| HeaderValue::from_static("Thu, 01 Jan 1970 00:00:00 GMT"))
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderName, Method, StatusCode};
 use semel_core::fingerprint::{Options, Rules};
 use semel_core::key::{self, MAX_LENGTH};
@@ -266,6 +267,8 @@ impl IntoRoute for Result<Route, Error> {
 pub(crate) struct Guard {
     pub(crate) route: Route,
     pub(crate) rules: Rules,
+    /// The headers that fingerprints are taken of.
+    pub(crate) hashed: Vec<HeaderName>,
     pub(crate) meters: Meters,
 }
 
@@ -287,16 +290,18 @@ impl Guard {
             return Err(Error::MinLength(route.min_length));
         }
         let rules = Rules::new(&route.fingerprint)?;
-        Ok(Self {
-            rules,
-            ..Self::unchanged(route, label)
-        })
+        let mut guard = Self::unchanged(route, label);
+        let semantic = rules.headers().iter().filter_map(|name| name.parse().ok());
+        guard.hashed.extend(semantic);
+        guard.rules = rules;
+        Ok(guard)
     }
 
     /// Of a route that nothing was said of, and so nothing wrong.
     pub(crate) fn unchanged(route: Route, label: &str) -> Self {
         Self {
             rules: Rules::default(),
+            hashed: vec![CONTENT_TYPE, CONTENT_ENCODING],
             meters: Meters::new(route.operation.as_deref().unwrap_or(label)),
             route,
         }

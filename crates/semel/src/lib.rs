@@ -1,1 +1,100 @@
+//! Safe retries for HTTP APIs.
 //!
+//! A client sends `POST /payments`, the server charges the card, the answer is lost, the client
+//! retries. With Semel in between, the retry is given the first answer, and the card is charged
+//! once, whatever broke in the meantime.
+//!
+//! # Ten lines
+//! ```no_run
+//! use axum::{Router, http::request::Parts, routing::post};
+//!
+//! async fn create_payment(operation: semel::Operation, body: String) -> String {
+//!     // The provider is called with a key that is the same on every attempt.
+//!     format!("charged under {}: {body}", operation.downstream_key("charge"))
+//! }
+//!
+//! /// Who is calling, from something that the server knows.
+//! fn account_id(head: &Parts) -> Option<String> {
+//!     Some(head.headers.get("x-account-id")?.to_str().ok()?.to_owned())
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = semel::Sqlite::open("semel.db").await?;
+//! let app = Router::new()
+//!     .route("/payments", post(create_payment))
+//!     .layer(
+//!         semel::Layer::new(store)
+//!             .tenant(account_id)
+//!             .route("POST /payments", |route| route.operation("create_payment")),
+//!     );
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//! axum::serve(listener, app).await?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What happens to a request
+//! | the key is | and | the client gets |
+//! |---|---|---|
+//! | new | | the handler's answer, once it is stored |
+//! | known | the same request | the stored answer, marked `Idempotent-Replayed: true` |
+//! | known | another request | 422: a key is not used twice |
+//! | being executed | | 409, or the answer when it comes ([`InFlight`]) |
+//! | known, and nobody knows how it ended | | 409, until somebody found out |
+//!
+//! The handler runs in a task of its own: a client that goes away stops nothing. A handler that
+//! panics, or takes longer than [`Route::execute_max`], leaves an *unknown* outcome, which no
+//! client can execute again.
+//!
+//! # Saying how it ended
+//! Without a word, the status decides: 2xx, 3xx, 4xx and 500 are final and replayed; 401, 403
+//! and 429 are forgotten; 408 and 425 are released; 502, 503 and 504 are unknown. A handler that
+//! knows better says so with an [`Outcome`]:
+//!
+//! ```
+//! use semel::Outcome;
+//!
+//! async fn charge(amount: u64) -> Result<String, Outcome> {
+//!     match provider(amount).await {
+//!         Ok(charge) => Ok(charge),
+//!         // Not a byte was sent: the same key may try again.
+//!         Err("refused") => Err(Outcome::not_executed("provider_unreachable")),
+//!         // It may have happened. Only reconciliation leads out of here.
+//!         Err(_) => Err(Outcome::unknown("provider_timeout")),
+//!     }
+//! }
+//! # async fn provider(_: u64) -> Result<String, &'static str> { Err("timeout") }
+//! # let handler: axum::routing::MethodRouter = axum::routing::post(|| charge(1));
+//! ```
+//!
+//! # Stopping
+//! Keep a clone of the layer and drain it when the server has stopped accepting, or executions
+//! whose clients went away end with the process:
+//!
+//! ```no_run
+//! # async fn stop<S: semel::Store>(layer: semel::Layer<S>) {
+//! layer.drain(std::time::Duration::from_secs(30)).await;
+//! # }
+//! ```
+//!
+//! # Where the layer goes
+//! Inside of authentication, so that [`tenant`] can rely on it, and outside of whatever the
+//! operation consists of. Compression and tracing go outside of it: what it stores is replayed
+//! byte for byte.
+//!
+//! # Features
+//! `axum` (on by default): [`Operation`] as an extractor, [`Outcome`] as a response. `sqlite`
+//! (on by default): the embedded store. Each only adds.
+
+pub use semel_core::fingerprint::Options as FingerprintOptions;
+pub use semel_core::key::Dialect;
+pub use semel_core::{
+    Fingerprint, Inspect, KeyScope, Maintain, Memory, OnExpired, OperationId, Policy, Resource,
+    Store, Windows,
+};
+pub use semel_http::{
+    Builder, Drained, Ending, InFlight, KeyRule, Layer, Operation, Outcome, Route, tenant,
+};
+#[cfg(feature = "sqlite")]
+pub use semel_sqlite::Sqlite;

@@ -1,0 +1,120 @@
+//! The applications under test, served by this same program in processes of their own.
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, RawQuery};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::IntoResponse;
+use axum::routing::post;
+use axum::serve::ListenerExt;
+use bytes::Bytes;
+use clap::Subcommand;
+use semel_http::{KeyRule, Layer, tenant};
+use semel_sqlite::Sqlite;
+use tokio::net::TcpListener;
+use tokio::runtime::Runtime;
+
+use crate::client::kibibyte;
+
+/// What a line on standard output begins with, once the server listens.
+pub(crate) const LISTENING: &str = "listening ";
+
+/// The largest request and answer of `/sized`.
+pub(crate) const MAX_SIZED: usize = 8 << 20;
+
+const ANSWER: &str = r#"{"id":"pay_8f2b1c94","status":"succeeded","amount":12950,"currency":"EUR","captured":true,"created":1700000000}"#;
+
+#[derive(Subcommand)]
+pub(crate) enum Application {
+    /// Just axum.
+    Plain,
+    /// The same behind the layer, over SQLite.
+    Layer {
+        #[arg(long)]
+        store: PathBuf,
+        /// Of the cache in the process; the layer's own default without it.
+        #[arg(long)]
+        cache_bytes: Option<u64>,
+    },
+}
+
+/// Serves until standard input ends.
+pub(crate) fn run(application: &Application) -> Result<()> {
+    // Whoever started this holds the other end: when it ends, so does this.
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    Runtime::new()?.block_on(async {
+        let router = match application {
+            Application::Plain => plain(),
+            Application::Layer { store, cache_bytes } => layered(store, *cache_bytes).await?,
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        println!("{LISTENING}http://{}", listener.local_addr()?);
+        let listener = listener.tap_io(|stream| {
+            // Where it fails there is nobody left to answer.
+            let _ = stream.set_nodelay(true);
+        });
+        axum::serve(listener, router)
+            .await
+            .context("cannot serve any longer")
+    })
+}
+
+fn plain() -> Router {
+    let answer = kibibyte(ANSWER);
+    let filling = Bytes::from(vec![b'x'; MAX_SIZED]);
+    Router::new()
+        .route(
+            "/payments",
+            post(|_body: Bytes| async move { created("application/json", answer) }),
+        )
+        .route(
+            "/sized",
+            post(|RawQuery(query): RawQuery, _body: Bytes| async move {
+                sized(query.as_deref(), &filling)
+            }),
+        )
+        .layer(DefaultBodyLimit::max(MAX_SIZED))
+}
+
+/// Who is calling, and that a key is optional, are the gateway's defaults: so the work is the
+/// same on both sides.
+async fn layered(store: &Path, cache_bytes: Option<u64>) -> Result<Router> {
+    let mut layer = Layer::new(Sqlite::open(store).await?);
+    if let Some(bytes) = cache_bytes {
+        layer = layer.cache_bytes(bytes);
+    }
+    let layer = layer
+        .tenant(tenant::authorization())
+        .try_route("POST /payments", |route| {
+            route.operation("create_payment").key(KeyRule::Optional)
+        })?;
+    Ok(plain().layer(layer))
+}
+
+/// An answer of as many bytes as `?bytes=` says.
+fn sized(query: Option<&str>, filling: &Bytes) -> axum::response::Response {
+    let bytes = query
+        .and_then(|query| query.strip_prefix("bytes="))
+        .and_then(|bytes| bytes.parse::<usize>().ok());
+    match bytes {
+        Some(bytes) if bytes <= filling.len() => {
+            created("application/octet-stream", filling.slice(..bytes)).into_response()
+        }
+        _ => StatusCode::BAD_REQUEST.into_response(),
+    }
+}
+
+fn created(content_type: &'static str, body: Bytes) -> impl IntoResponse {
+    let content_type = HeaderValue::from_static(content_type);
+    (
+        StatusCode::CREATED,
+        [(header::CONTENT_TYPE, content_type)],
+        body,
+    )
+}
