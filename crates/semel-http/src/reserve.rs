@@ -71,7 +71,10 @@ where
     let elapsed = asked_at.elapsed();
     job.guard.meters.reserve_seconds.record(elapsed);
     match decision {
-        Ok(Decision::Execute(grant) | Decision::Resume(grant)) => perform(job, grant, reply).await,
+        // Boxed: the many requests that are granted nothing need not carry its room around.
+        Ok(Decision::Execute(grant) | Decision::Resume(grant)) => {
+            Box::pin(perform(job, grant, reply)).await;
+        }
         Ok(decision) => {
             // Whoever asked may be gone.
             let _ = reply.send(Attempted::Decided(decision, job));

@@ -68,6 +68,15 @@ pub(crate) fn open_reader(options: &Options) -> Result<Connection, Error> {
     Ok(connection)
 }
 
+/// A connection that only reads, and never waits: whoever has it is not meant to.
+pub(crate) fn open_impatient_reader(options: &Options) -> Result<Connection, Error> {
+    let connection = open_reader(options)?;
+    connection
+        .busy_timeout(Duration::ZERO)
+        .map_err(|error| Error::opening(&options.path, error))?;
+    Ok(connection)
+}
+
 /// A connection that moves pages from the log into the file.
 pub(crate) fn open_checkpointer(options: &Options) -> Result<Connection, Error> {
     let connection = open(options, OpenFlags::empty())?;

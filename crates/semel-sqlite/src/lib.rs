@@ -29,6 +29,7 @@ mod connection;
 mod error;
 mod gather;
 mod holder;
+mod inline;
 mod maintenance;
 mod migrate;
 mod queries;

@@ -6,7 +6,7 @@ use rusqlite::Connection;
 use semel_core::identity::IdentityHash;
 use semel_core::store::{Page, Query, Result};
 use semel_core::transition::{self, Decision};
-use semel_core::{Clock, Identity, Key, OperationId, Record, Reserve, Status};
+use semel_core::{Clock, Identity, Key, OperationId, Record, Reserve, Status, Timestamp};
 use tokio::sync::oneshot;
 
 use crate::error::Failure;
@@ -68,21 +68,29 @@ impl Lookup for Peek {
             request,
             clock,
         } = self;
-        let Some(record) = reserve::find(sql, hash, &request.identity)? else {
-            return Ok(None);
-        };
-        let before = record.state.status();
-        let after = transition::reserve(Some(record), Reserve::clone(&request), clock.now());
-        Ok(match after.answer {
-            Decision::Execute(_) | Decision::Resume(_) => None,
-            // A lease that was over: it is the writer who says so.
-            Decision::Unknown(_) if before == Status::InProgress => None,
-            answer @ (Decision::Replay(_)
-            | Decision::InProgress(_)
-            | Decision::Unknown(_)
-            | Decision::KeyMisuse { .. }
-            | Decision::Expired(_)) => Some(answer),
-        })
+        let record = reserve::find(&mut sql.find_identity, hash, &request.identity)?;
+        Ok(answer(record, &request, clock.now()))
+    }
+}
+
+/// What a request is answered with as long as nothing needs to be written.
+pub(crate) fn answer(
+    record: Option<Record>,
+    request: &Reserve,
+    now: Timestamp,
+) -> Option<Decision> {
+    let record = record?;
+    let before = record.state.status();
+    let after = transition::reserve(Some(record), request.clone(), now);
+    match after.answer {
+        Decision::Execute(_) | Decision::Resume(_) => None,
+        // A lease that was over: it is the writer who says so.
+        Decision::Unknown(_) if before == Status::InProgress => None,
+        answer @ (Decision::Replay(_)
+        | Decision::InProgress(_)
+        | Decision::Unknown(_)
+        | Decision::KeyMisuse { .. }
+        | Decision::Expired(_)) => Some(answer),
     }
 }
 
@@ -104,7 +112,7 @@ impl Lookup for FindIdentity {
     type Answer = Option<Record>;
 
     fn perform(self, sql: &mut Statements<'_>) -> std::result::Result<Option<Record>, Failure> {
-        reserve::find(sql, self.0, &self.1)
+        reserve::find(&mut sql.find_identity, self.0, &self.1)
     }
 }
 

@@ -156,7 +156,7 @@ impl Reservation {
 
     /// The record under the key, which is taken.
     fn record(&self, sql: &mut Statements<'_>) -> Result<Record, Failure> {
-        find(sql, self.hash, &self.request.identity)?
+        find(&mut sql.find_identity, self.hash, &self.request.identity)?
             .ok_or_else(|| Failure::Corrupt("a key is taken and has no record".into()))
     }
 
@@ -180,11 +180,11 @@ impl Reservation {
 
 /// The record of an identity. A row that has its hash and is another's is not taken for it.
 pub(crate) fn find(
-    sql: &mut Statements<'_>,
+    find_identity: &mut Statement<'_>,
     hash: IdentityHash,
     identity: &Identity,
 ) -> Result<Option<Record>, Failure> {
-    let record = row::find(&mut sql.find_identity, &hash.0)?;
+    let record = row::find(find_identity, &hash.0)?;
     match &record {
         Some(found) if !found.identity.names_same_record(identity) => {
             Err(Failure::Corrupt("two identities have one hash".into()))

@@ -16,6 +16,7 @@ use tokio::sync::oneshot;
 use crate::checkpoint::Checkpoints;
 use crate::error::Error;
 use crate::holder::{Advance, Complete, Evict, Heartbeat, MarkUnknown, Release};
+use crate::inline::Inline;
 use crate::maintenance::{ClaimDue, DeadLetter, DropBodies, Erase, Expire, Judge, Purge, Sweep};
 use crate::queue::{Queue, Refused};
 use crate::reader::{Find, FindIdentity, List, Look, Lookup, Peek};
@@ -36,6 +37,7 @@ pub(crate) struct Inner {
     lists: Arc<Queue<Look>>,
     checkpoints: Arc<Checkpoints>,
     recent: Recent,
+    inline: Inline,
     clock: Arc<dyn Clock>,
     answer_from_readers: bool,
     identity_hash: fn(&Identity) -> IdentityHash,
@@ -71,18 +73,19 @@ impl Inner {
     }
 
     fn start(options: &Options) -> std::result::Result<Self, Error> {
+        let connection = connection::open_writer(options)?;
         let mut inner = Self {
             writes: Arc::new(Queue::new()),
             looks: Arc::new(Queue::new()),
             lists: Arc::new(Queue::new()),
             checkpoints: Arc::new(Checkpoints::new(options.busy_timeout)),
             recent: Recent::new(),
+            inline: Inline::open(options)?,
             clock: Arc::clone(&options.clock),
             answer_from_readers: options.answer_from_readers,
             identity_hash: options.identity_hash,
             threads: Vec::new(),
         };
-        let connection = connection::open_writer(options)?;
         let (queue, checkpoints) = (Arc::clone(&inner.writes), Arc::clone(&inner.checkpoints));
         let (queries, clock) = (options.queries.clone(), Arc::clone(&options.clock));
         inner.spawn(options, "semel-writer", move || {
@@ -144,8 +147,12 @@ impl Inner {
     /// A request's answer, from a reader where one is likely to have it.
     async fn reserve(&self, request: Reserve) -> Result<Decision> {
         let hash = (self.identity_hash)(&request.identity);
+        let known = self.answer_from_readers && self.recent.may_know(hash);
+        if known && let Some(decision) = self.inline.answer(hash, &request, || self.clock.now()) {
+            return Ok(decision);
+        }
         let request = Arc::new(request);
-        if self.answer_from_readers && self.recent.may_know(hash) {
+        if known {
             let peek = Peek {
                 hash,
                 request: Arc::clone(&request),
@@ -165,6 +172,7 @@ impl Inner {
 /// Finishes what was accepted, and closes the file.
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.inline.close();
         self.looks.close();
         self.lists.close();
         self.checkpoints.end();
