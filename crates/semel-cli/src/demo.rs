@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 }
 
 fn source(args: &Args, data: &Path, backend: &Backend) -> Result<Source> {
-    let file = data.join("semel.toml");
+    let file = data.join("demo.toml");
     std::fs::write(&file, CONFIG).with_context(|| format!("cannot write {}", file.display()))?;
     let upstream = backend.app.parse().map_err(anyhow::Error::msg)?;
     Ok(Source {

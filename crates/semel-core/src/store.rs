@@ -68,6 +68,13 @@ pub trait Store: Send + Sync + 'static {
     /// On any error nothing may execute.
     fn reserve(&self, request: Reserve) -> impl Future<Output = Result<Decision>> + Send;
 
+    /// The answer to `reserve`, where it can be had at once: without waiting, and without
+    /// writing. It grants nothing, ever; `None` says nothing, and `reserve` is asked. A store
+    /// that has a record at hand spares a retry the way through its queues.
+    fn glance(&self, _request: &Reserve) -> Option<Decision> {
+        None
+    }
+
     /// Says how it ended. See [`transition::complete`](crate::transition::complete).
     ///
     /// # Errors

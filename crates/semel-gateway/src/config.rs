@@ -47,6 +47,7 @@ pub use tenant::TenantFrom;
 pub use units::{MAX_DURATION, duration, size};
 
 use crate::admin::Token;
+use crate::server;
 use document::Document;
 use problem::Problems;
 
@@ -119,14 +120,13 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// A connection that waits costs some kilobytes, so ten thousand fit a small machine. The
-    /// timeouts are those of common proxies.
+    /// The server's own, with its reasons.
     fn default() -> Self {
         Self {
-            max_connections: 10_000,
-            header_timeout: Duration::from_secs(10),
-            idle_timeout: Duration::from_mins(1),
-            body_idle_timeout: Duration::from_secs(30),
+            max_connections: server::Limits::MAX_CONNECTIONS,
+            header_timeout: server::Limits::HEADER_TIMEOUT,
+            idle_timeout: server::Limits::IDLE_TIMEOUT,
+            body_idle_timeout: server::Limits::BODY_IDLE_TIMEOUT,
         }
     }
 }

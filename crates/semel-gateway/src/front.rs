@@ -23,7 +23,7 @@ use crate::upstream::{Body, Forward};
 pub const STATUS_PATH: &str = "/.semel/operations/";
 
 /// Nothing below this is ever sent to the upstream.
-const OWN: &str = "/.semel";
+const OWN: &str = "/.semel/";
 
 /// The layer in use. Reading the configuration again puts another in its place; requests that
 /// began keep theirs.

@@ -207,7 +207,16 @@ fn start<S: Store + Inspect>(
         .to_string()
         .parse()
         .map_err(|_| wrong(ConfigError::Host))?;
-    let upstream = Upstream::new(&UpstreamConfig::new(uri)).map_err(wrong)?;
+    let mut upstream = UpstreamConfig::new(uri);
+    // A connection that does not come about must be given up before the execution is: then it
+    // is known that nothing was sent.
+    let shortest = config
+        .routes
+        .iter()
+        .map(|route| route.policy.upstream_timeout)
+        .fold(config.policy.upstream_timeout, Duration::min);
+    upstream.connect_timeout = upstream.connect_timeout.min(shortest / 2);
+    let upstream = Upstream::new(&upstream).map_err(wrong)?;
 
     let patience = config.policy.upstream_timeout;
     let current = Arc::clone(current);
@@ -316,6 +325,10 @@ fn needs_restart(running: &Config, read: &Config) -> Vec<&'static str> {
         ("tls", running.tls != read.tls),
         ("limits", running.limits != read.limits),
         ("policy.drain", running.drain != read.drain),
+        (
+            "policy.upstream_timeout, for requests that are not guarded",
+            running.policy.upstream_timeout != read.policy.upstream_timeout,
+        ),
     ]
     .into_iter()
     .filter_map(|(key, differs)| differs.then_some(key))

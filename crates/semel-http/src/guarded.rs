@@ -8,7 +8,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use http_body::Body;
-use semel_core::{Decision, Fingerprints, Identity, Key, Store, Timestamp};
+use semel_core::{Decision, Identity, Key, OperationId, Reserve, Store, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
@@ -35,8 +35,8 @@ const RETRY_AFTER_MAX: u64 = 60;
 pub(crate) struct Job<S, I> {
     pub(crate) layer: Layer<S>,
     pub(crate) guard: Arc<Guard>,
-    pub(crate) identity: Identity,
-    pub(crate) fingerprints: Fingerprints,
+    /// What the store is asked. Its id is of no meaning: every time of asking has a new one.
+    pub(crate) request: Reserve,
     pub(crate) head: Parts,
     pub(crate) body: Bytes,
     pub(crate) inner: I,
@@ -116,11 +116,17 @@ where
     }
     let fingerprints = fingerprints(&guard, operation, &head, &body)
         .map_err(|TooLarge| Refusal::new(&reason::REQUEST_TOO_LARGE))?;
+    let request = Reserve {
+        id: OperationId::from_bytes([0; 16]),
+        identity,
+        fingerprints,
+        owner: state.owner.clone(),
+        policy: guard.route.policy.clone(),
+    };
     Ok(Prepared::New(Box::new(Job {
         layer,
         guard,
-        identity,
-        fingerprints,
+        request,
         head,
         body,
         inner,
@@ -140,7 +146,10 @@ where
 {
     let state = Arc::clone(&job.layer.state);
     let now = state.clock.now();
-    if let Some(found) = state.cache.find(&job.identity, &job.fingerprints, now) {
+    if let Some(found) = state
+        .cache
+        .find(&job.request.identity, &job.request.fingerprints, now)
+    {
         job.guard.meters.replay.increment(1);
         return settled(replay::respond(&job.layer.rules, found));
     }
@@ -185,9 +194,13 @@ where
     R: Body<Data = Bytes> + Send + 'static,
     R::Error: Into<BoxError>,
 {
+    let state = Arc::clone(&job.layer.state);
+    // Where nothing is granted there is nothing to keep alive.
+    if let Some(decision) = state.store.glance(&job.request) {
+        return Attempted::Decided(decision, job);
+    }
     let (reply, answer) = oneshot::channel();
     let dialect = job.layer.rules.dialect;
-    let state = Arc::clone(&job.layer.state);
     state.executions.spawn(attempt(job, reply));
     // A task that ends without a word was ended by the runtime: nobody knows how far it came.
     answer.await.unwrap_or_else(|_| {
@@ -205,11 +218,16 @@ impl<S: Store, I> Job<S, I> {
         let refusal = match decision {
             Decision::Replay(found) => {
                 meters.replay.increment(1);
-                return match replay::from_store(found) {
+                return match replay::from_store(found, self.layer.state.clock.now()) {
                     Ok(found) => {
                         let exact = || Exact::of(&self.guard, &self.head, &self.body);
                         let cache = &self.layer.state.cache;
-                        cache.fill(read_at, self.identity, self.fingerprints, exact, &found);
+                        let Reserve {
+                            identity,
+                            fingerprints,
+                            ..
+                        } = self.request;
+                        cache.fill(read_at, identity, fingerprints, exact, &found);
                         replay::respond(rules, found)
                     }
                     Err(refusal) => refusal.render(rules.dialect),
@@ -234,8 +252,11 @@ impl<S: Store, I> Job<S, I> {
             }
             Decision::KeyMisuse { id } => {
                 meters.key_misuse.increment(1);
-                let key = self.identity.key().short_hash();
-                let (tenant, operation) = (self.identity.tenant(), self.identity.operation());
+                let key = self.request.identity.key().short_hash();
+                let (tenant, operation) = (
+                    self.request.identity.tenant(),
+                    self.request.identity.operation(),
+                );
                 tracing::info!(%id, key, tenant, operation, "a key was used for another request");
                 // The id would tell a misuser that there is something to ask about.
                 Refusal::new(&reason::KEY_REUSED)

@@ -20,18 +20,22 @@ const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
 
 /// What the store remembered, ready to be sent; or what a client is told where it is not all
 /// there any more.
-pub(crate) fn from_store(found: Replay) -> Result<Answer, Box<Refusal>> {
+pub(crate) fn from_store(found: Replay, now: Timestamp) -> Result<Answer, Box<Refusal>> {
+    let gone = |location| {
+        Box::new(Refusal {
+            resource: found.resource.clone(),
+            location,
+            ..Refusal::new(&reason::NOT_STORED).operation(found.id)
+        })
+    };
     let Some(head) = stored::head(&found.response) else {
         tracing::error!(id = %found.id, "a stored response is no response");
-        let refusal = Refusal::new(&reason::STORE_UNAVAILABLE).operation(found.id);
-        return Err(Box::new(refusal));
+        return Err(gone(None));
     };
-    let Some(body) = found.response.body else {
-        return Err(Box::new(Refusal {
-            resource: found.resource,
-            location: head.headers().get(LOCATION).cloned(),
-            ..Refusal::new(&reason::NOT_STORED).operation(found.id)
-        }));
+    // The body's time is over at its instant, whether or not somebody came to remove it.
+    let over = found.body_expires_at.is_some_and(|at| at <= now);
+    let Some(body) = found.response.body.filter(|_| !over) else {
+        return Err(gone(head.headers().get(LOCATION).cloned()));
     };
     let (head, ()) = head.into_parts();
     Ok(Answer {

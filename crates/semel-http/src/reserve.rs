@@ -51,10 +51,7 @@ where
     let id = OperationId::generate();
     let request = Reserve {
         id,
-        identity: job.identity.clone(),
-        fingerprints: job.fingerprints.clone(),
-        owner: state.owner.clone(),
-        policy: job.guard.route.policy.clone(),
+        ..job.request.clone()
     };
     let asked_at = Instant::now();
     let mut reserving = pin!(state.store.reserve(request));

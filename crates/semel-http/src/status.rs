@@ -87,6 +87,7 @@ fn seen(record: &Record, now: Timestamp) -> Response<Bytes> {
                 body: stored
                     .body
                     .as_ref()
+                    .filter(|_| completed.body_expires_at.is_none_or(|at| now < at))
                     .and_then(|body| String::from_utf8(body.to_vec()).ok()),
             })
         }

@@ -144,15 +144,20 @@ impl Inner {
             .unwrap_or_else(|_| Err(refused(Refused::Closed)))
     }
 
+    /// A request's answer, on the caller's own thread, where the row is likely to be at hand.
+    fn glance(&self, request: &Reserve) -> Option<Decision> {
+        let hash = (self.identity_hash)(&request.identity);
+        if !self.answer_from_readers || !self.recent.may_know(hash) {
+            return None;
+        }
+        self.inline.answer(hash, request, || self.clock.now())
+    }
+
     /// A request's answer, from a reader where one is likely to have it.
     async fn reserve(&self, request: Reserve) -> Result<Decision> {
         let hash = (self.identity_hash)(&request.identity);
-        let known = self.answer_from_readers && self.recent.may_know(hash);
-        if known && let Some(decision) = self.inline.answer(hash, &request, || self.clock.now()) {
-            return Ok(decision);
-        }
         let request = Arc::new(request);
-        if known {
+        if self.answer_from_readers && self.recent.may_know(hash) {
             let peek = Peek {
                 hash,
                 request: Arc::clone(&request),
@@ -219,6 +224,10 @@ fn refused(why: Refused) -> semel_core::Error {
 }
 
 impl Store for Sqlite {
+    fn glance(&self, request: &Reserve) -> Option<Decision> {
+        self.inner.glance(request)
+    }
+
     async fn reserve(&self, request: Reserve) -> Result<Decision> {
         self.inner.reserve(request).await
     }

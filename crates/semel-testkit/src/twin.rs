@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use semel_core::store::{MAX_BATCH, Result};
-use semel_core::transition::{self, Answer};
+use semel_core::transition::{self, Answer, Decision};
 use semel_core::{
     Backoff, Clock, Completed, Event, Identity, Lease, OperationId, Record, State, Timestamp,
     Unresolved,
@@ -286,7 +286,23 @@ impl Batch {
 /// What the store says.
 pub async fn perform<S: Subject>(store: &S, id: OperationId, event: Event) -> Result<Answer> {
     Ok(match event {
-        Event::Reserve(request) => Answer::Decision(store.reserve(request).await?),
+        Event::Reserve(request) => {
+            let glanced = store.glance(&request);
+            let decision = store.reserve(request).await?;
+            // A glance may say nothing. What it says is what `reserve` says, and never a grant:
+            // `reserve` would have granted something else by then.
+            if let Some(glanced) = glanced {
+                assert_eq!(
+                    glanced, decision,
+                    "a glance (left) and reserve (right) differ"
+                );
+                assert!(
+                    !matches!(glanced, Decision::Execute(_) | Decision::Resume(_)),
+                    "a glance granted an execution"
+                );
+            }
+            Answer::Decision(decision)
+        }
         Event::Complete(fence, end) => Answer::Held(store.complete(fence, end).await?),
         Event::Release(fence, code) => Answer::Held(store.release(fence, code).await?),
         Event::Evict(fence, code) => Answer::Held(store.evict(fence, code).await?),

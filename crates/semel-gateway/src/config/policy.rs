@@ -13,7 +13,7 @@ use super::units::spell;
 pub const MAX_BODY: u64 = 256 * 1024 * 1024;
 
 /// How long the gateway waits for running executions at its end, unless it is told.
-pub(super) const DRAIN: Duration = Duration::from_secs(30);
+pub(super) const DRAIN: Duration = crate::server::Limits::DRAIN;
 
 /// How the requests of a route are guarded, with all defaults filled in.
 #[derive(Clone, Debug, PartialEq, Eq)]

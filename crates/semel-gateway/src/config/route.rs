@@ -146,7 +146,10 @@ fn read_one(
 
 /// Naming a route means guarding it, so a key is required unless it says otherwise.
 fn read_key(table: &mut Table<'_>) -> KeyRule {
-    const WITHOUT_EFFECT: [&str; 8] = [
+    const WITHOUT_EFFECT: [&str; 11] = [
+        "operation",
+        "upstream_timeout",
+        "max_request",
         "key_scope",
         "min_length",
         "in_flight",

@@ -113,7 +113,7 @@ fn an_empty_file_has_the_defaults_of_the_example() {
     assert_eq!(config.admin.listen, example.admin.listen);
     assert_eq!(config.policy, example.policy);
     assert_eq!(config.limits, Limits::default());
-    assert_eq!(config.drain, Duration::from_secs(30));
+    assert_eq!(config.drain, Duration::from_secs(25));
     assert_eq!(config.replay_cache, 64 << 20);
     assert!(config.routes.is_empty());
     let guard = config.policy.guard;
@@ -183,7 +183,6 @@ retention = "1h"
 [[route]]
 match = "PATCH /b"
 key = "ignored"
-upstream_timeout = "1s"
 "#;
 
 #[test]

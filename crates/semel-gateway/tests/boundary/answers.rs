@@ -23,6 +23,7 @@ crate::through_both_doors!(
     an_expired_key_is_refused,
     an_expired_key_may_execute,
     a_body_that_is_gone_is_told,
+    a_body_goes_at_its_instant,
     a_store_that_fails_stops_everything,
     a_store_that_does_not_answer_stops_everything,
     what_cannot_be_recorded_is_pending,
@@ -239,6 +240,28 @@ async fn a_body_that_is_gone_is_told(door: Door) {
         assert_eq!(answer.header("location"), Some("/things/1"));
         assert_eq!(world.app.executions(), 1);
     }
+}
+
+async fn a_body_goes_at_its_instant(door: Door) {
+    let world = World::with(door, |layer| {
+        layer.defaults(|route| {
+            let mut policy = semel_core::Policy::default();
+            policy.windows.body = Duration::from_hours(1);
+            route.policy(policy)
+        })
+    })
+    .await;
+    world.post("/do/status-201", "k1", "{}").await;
+    world
+        .clock
+        .advance(Duration::from_hours(1) - Duration::from_micros(1));
+    // From the store, then from the cache.
+    for _ in 0..2 {
+        assert!(world.post("/do/status-201", "k1", "{}").await.is_replay());
+    }
+    world.clock.advance(Duration::from_micros(1));
+    let answer = world.post("/do/status-201", "k1", "{}").await;
+    answer.refuses(410, "idempotency_response_not_stored");
 }
 
 async fn a_store_that_fails_stops_everything(door: Door) {
