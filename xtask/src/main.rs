@@ -8,6 +8,7 @@
 mod bench;
 mod lint;
 mod process;
+mod sdks;
 mod servers;
 mod test;
 mod tidy;

@@ -148,11 +148,23 @@ impl Interrupt {
     /// Waits, and fails at once when somebody wants us to stop.
     pub(crate) fn pause(&self, duration: Duration) -> Result<()> {
         if self.requests.recv_timeout(duration).is_ok() {
-            bail!("interrupted");
+            return Err(Interrupted.into());
         }
         Ok(())
     }
 }
+
+/// Somebody wants us to stop: an error that no caller may take for a mere failure.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("interrupted")
+    }
+}
+
+impl std::error::Error for Interrupted {}
 
 #[expect(
     clippy::disallowed_methods,

@@ -6,12 +6,14 @@ use std::process::Command;
 use anyhow::{Context as _, Result};
 
 use crate::process::{Interrupt, cargo, has_cargo_tool, run_interruptible};
+use crate::sdks;
 use crate::servers::{self, Server};
 
 /// Starts what the tests need and runs them.
 pub(crate) fn run_all(root: &Path, may_install: bool, runner_args: &[String]) -> Result<()> {
     let interrupt = Interrupt::listen()?;
     let servers = servers::start(servers::NEEDED, may_install, &interrupt)?;
+    let sdks = sdks::install(root, may_install, &interrupt)?;
 
     let mut runner = if has_cargo_tool(root, "nextest") {
         // Nextest leaves doc tests out. They run first, so that the log ends with nextest's
@@ -37,7 +39,10 @@ pub(crate) fn run_all(root: &Path, may_install: bool, runner_args: &[String]) ->
         // One run shows everything there is to mend.
         runner.arg("--no-fail-fast");
     }
-    runner.args(runner_args).envs(servers.environment());
+    runner
+        .args(runner_args)
+        .envs(servers.environment())
+        .envs(sdks.environment());
     run_interruptible(&mut runner, &interrupt)
 }
 

@@ -5,10 +5,15 @@ use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use semel_core::Fingerprints;
 use semel_core::fingerprint::Request;
+use semel_core::key::Dialect;
 
 use crate::decode::{Decoded, decode};
 use crate::extract::original_uri;
 use crate::route::Guard;
+
+/// On whose behalf a Stripe client acts, under one and the same credential. Without these the
+/// answer to a payment for one account would be given for a payment for another.
+pub(crate) const STRIPE_ACCOUNT: [&str; 2] = ["stripe-account", "stripe-context"];
 
 /// What is inside the content coding is larger than the route takes.
 #[derive(Debug)]
@@ -16,6 +21,7 @@ pub(crate) struct TooLarge;
 
 pub(crate) fn fingerprints(
     guard: &Guard,
+    dialect: Dialect,
     operation: &str,
     head: &Parts,
     body: &Bytes,
@@ -40,7 +46,12 @@ pub(crate) fn fingerprints(
             request = request.content_type(&joined);
         }
     }
-    for name in guard.rules.headers() {
+    let listed = guard.rules.headers().iter().map(String::as_str);
+    let accounts = STRIPE_ACCOUNT.into_iter().filter(|name| {
+        let is_listed = listed.clone().any(|listed| listed == *name);
+        dialect == Dialect::Stripe && !is_listed
+    });
+    for name in listed.clone().chain(accounts) {
         for line in head.headers.get_all(name) {
             request = request.header(name, line.as_bytes());
         }

@@ -114,7 +114,7 @@ where
         guard.meters.replay.increment(1);
         return Ok(Prepared::Cached(found));
     }
-    let fingerprints = fingerprints(&guard, operation, &head, &body)
+    let fingerprints = fingerprints(&guard, rules.dialect, operation, &head, &body)
         .map_err(|TooLarge| Refusal::new(&reason::REQUEST_TOO_LARGE))?;
     let request = Reserve {
         id: OperationId::from_bytes([0; 16]),

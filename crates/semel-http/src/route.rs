@@ -8,6 +8,7 @@ use semel_core::fingerprint::{Options, Rules};
 use semel_core::key::{self, MAX_LENGTH};
 use semel_core::{KeyScope, OnExpired, Policy};
 
+use crate::fingerprint::STRIPE_ACCOUNT;
 use crate::meters::Meters;
 use crate::outcome::{Ending, Table};
 use crate::stored::Stored;
@@ -267,7 +268,7 @@ impl IntoRoute for Result<Route, Error> {
 pub(crate) struct Guard {
     pub(crate) route: Route,
     pub(crate) rules: Rules,
-    /// The headers that fingerprints are taken of.
+    /// All headers that a fingerprint may be taken of, whatever the dialect.
     pub(crate) hashed: Vec<HeaderName>,
     pub(crate) meters: Meters,
 }
@@ -301,7 +302,10 @@ impl Guard {
     pub(crate) fn unchanged(route: Route, label: &str) -> Self {
         Self {
             rules: Rules::default(),
-            hashed: vec![CONTENT_TYPE, CONTENT_ENCODING],
+            hashed: [CONTENT_TYPE, CONTENT_ENCODING]
+                .into_iter()
+                .chain(STRIPE_ACCOUNT.map(HeaderName::from_static))
+                .collect(),
             meters: Meters::new(route.operation.as_deref().unwrap_or(label)),
             route,
         }

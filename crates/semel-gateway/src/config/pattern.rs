@@ -40,15 +40,14 @@ impl FromStr for Pattern {
         let (method, path) = text
             .split_once(' ')
             .ok_or_else(|| refused("write a method, a blank and a path: \"POST /payments\""))?;
-        let method = match method {
-            "POST" => Method::POST,
-            "PATCH" => Method::PATCH,
-            "PUT" => Method::PUT,
-            "DELETE" => Method::DELETE,
-            "GET" | "HEAD" | "OPTIONS" | "TRACE" => {
+        let method = match method.parse::<Method>() {
+            Ok(known @ (Method::POST | Method::PATCH | Method::PUT | Method::DELETE)) => known,
+            Ok(Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE) => {
                 return Err(refused("requests of this method pass untouched"));
             }
-            _ => return Err(refused("the method is none of POST, PATCH, PUT and DELETE")),
+            Ok(_) | Err(_) => {
+                return Err(refused("the method is none of POST, PATCH, PUT and DELETE"));
+            }
         };
         if !path.starts_with('/') {
             return Err(refused("the path does not begin with `/`"));

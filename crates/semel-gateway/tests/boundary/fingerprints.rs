@@ -4,13 +4,14 @@ use std::io::Write as _;
 
 use semel_core::fingerprint::Options;
 
-use crate::world::{Door, World};
+use crate::world::{Door, World, stripe};
 
 crate::through_both_doors!(
     what_is_equal_is_replayed_and_what_differs_is_not,
     a_compressed_retry_is_the_same,
     the_query_counts,
     semantic_headers_count_where_listed,
+    the_account_counts_in_the_stripe_dialect,
     credentials_do_not_count,
     the_original_bytes_reach_the_application,
 );
@@ -80,6 +81,26 @@ async fn semantic_headers_count_where_listed(door: Door) {
         let call = world.call("/do/status-201", "k1", "{}");
         let answer = call.header("api-version", version).send().await;
         assert_eq!(answer.status, status);
+    }
+}
+
+/// One credential acts for many accounts there.
+async fn the_account_counts_in_the_stripe_dialect(door: Door) {
+    for header in ["stripe-account", "stripe-context"] {
+        let world = World::with(door, stripe).await;
+        for (account, status) in [("acct_1", 201), ("acct_1", 201), ("acct_2", 400)] {
+            let call = world.call("/do/status-201", "k1", "{}");
+            let answer = call.header(header, account).send().await;
+            assert_eq!(answer.status, status, "{header}");
+        }
+        assert_eq!(world.post("/do/status-201", "k1", "{}").await.status, 400);
+        assert_eq!(world.app.executions(), 1);
+    }
+    let world = World::new(door).await;
+    for account in ["acct_1", "acct_2"] {
+        let call = world.call("/do/status-201", "k1", "{}");
+        let answer = call.header("stripe-account", account).send().await;
+        assert_eq!(answer.status, 201, "another dialect has its own headers");
     }
 }
 
