@@ -77,6 +77,8 @@ where
             let expires_at = Timestamp::from_micros(at_grant.saturating_add(since))
                 .saturating_add(guard.route.policy.windows.replay);
             disclose_expiry(response.headers_mut(), expires_at);
+            // An application may have marks of its own; here they would claim a replay.
+            response.headers_mut().remove(&layer.rules.replayed);
             response
         }
         Answer::Other(response) => response,

@@ -44,9 +44,7 @@ where
 {
     let state = Arc::clone(&job.layer.state);
     if state.abandon.is_cancelled() {
-        let refusal = Refusal::new(&reason::STORE_UNAVAILABLE)
-            .detail("Nothing was executed: the server is shutting down. Retry with the same key.");
-        return answer(reply, &job, &refusal);
+        return answer(reply, &job, &shutting_down());
     }
     let id = OperationId::generate();
     let request = Reserve {
@@ -68,6 +66,15 @@ where
     let elapsed = asked_at.elapsed();
     job.guard.meters.reserve_seconds.record(elapsed);
     match decision {
+        // What was given up on while it was being reserved does not begin any more.
+        Ok(granted @ (Decision::Execute(_) | Decision::Resume(_)))
+            if state.abandon.is_cancelled() =>
+        {
+            answer(reply, &job, &shutting_down());
+            let guard = Arc::clone(&job.guard);
+            drop(job);
+            give_back(&state, &guard, id, Ok(granted)).await;
+        }
         // Boxed: the many requests that are granted nothing need not carry its room around.
         Ok(Decision::Execute(grant) | Decision::Resume(grant)) => {
             Box::pin(perform(job, grant, reply)).await;
@@ -105,6 +112,11 @@ async fn give_back<S: Store>(
     };
     let record = Record::new(state, guard, fence);
     let _ = record.write(&Word::Evict("not_started".into())).await;
+}
+
+fn shutting_down() -> Refusal {
+    Refusal::new(&reason::STORE_UNAVAILABLE)
+        .detail("Nothing was executed: the server is shutting down. Retry with the same key.")
 }
 
 fn answer<S, I, R>(reply: Reply<S, I, R>, job: &Job<S, I>, refusal: &Refusal) {

@@ -230,7 +230,7 @@ async fn a_drain_waits_and_then_says_unknown(door: Door) {
     let answer = first.await.unwrap();
     answer.refuses(504, "idempotency_outcome_unknown");
     assert_eq!(world.status().await, Some(Status::Unknown));
-    // Nothing begins after that.
+    // Nothing begins after that, not even what was already being reserved.
     let late = world.post("/do/status-201", "k2", "{}").await;
     late.refuses(503, "idempotency_store_unavailable");
     assert_eq!(world.app.executions(), 1);
