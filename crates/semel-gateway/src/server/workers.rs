@@ -23,14 +23,15 @@ const BACKLOG: i32 = 4096;
 /// When the address cannot be bound.
 pub fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
     let mut address = address;
+    // Sharing a port is for our own threads. Another gateway of the same user would share it, too,
+    // take half of the connections, and execute again what only the first one's store knows. So
+    // the port is taken once without sharing, which fails where anybody listens.
+    if address.port() != 0 {
+        socket(address)?.bind(&address.into())?;
+    }
     let mut listeners = Vec::with_capacity(count);
     for _ in 0..count.max(1) {
-        let socket = Socket::new(
-            Domain::for_address(address),
-            Type::STREAM,
-            Some(Protocol::TCP),
-        )?;
-        socket.set_reuse_address(true)?;
+        let socket = socket(address)?;
         socket.set_reuse_port(true)?;
         socket.set_nonblocking(true)?;
         socket.bind(&address.into())?;
@@ -40,6 +41,14 @@ pub fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
         listeners.push(listener);
     }
     Ok(listeners)
+}
+
+fn socket(address: SocketAddr) -> io::Result<Socket> {
+    let domain = Domain::for_address(address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    // A restart must not wait for the connections of the process before.
+    socket.set_reuse_address(true)?;
+    Ok(socket)
 }
 
 /// Threads that serve, each with its own runtime, listener and service.
