@@ -5,6 +5,7 @@ mod connection;
 mod latencies;
 mod request;
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
@@ -124,12 +125,13 @@ impl Client {
 
         let start = Instant::now();
         let all = (time.as_secs_f64() * per_second) as u64;
-        let mut idle: Vec<usize> = (0..self.connections.len()).collect();
+        // In turns: one that is never used would be closed by the server for idling.
+        let mut idle: VecDeque<usize> = (0..self.connections.len()).collect();
         let (mut sent, mut answered) = (0, 0);
         while answered < all {
             let due = (start.elapsed().as_secs_f64() * per_second) as u64;
             while sent < due.min(all) {
-                let Some(free) = idle.pop() else { break };
+                let Some(free) = idle.pop_front() else { break };
                 let moment = start + Duration::from_secs_f64((sent + 1) as f64 / per_second);
                 self.connections[free].send(&plan.next(), moment)?;
                 sent += 1;
@@ -148,7 +150,7 @@ impl Client {
                 if event.is_readable() && connection.read(&mut self.discarded)? {
                     latencies.record(connection.began.elapsed());
                     answered += 1;
-                    idle.push(event.token().0);
+                    idle.push_back(event.token().0);
                 }
             }
             ensure!(

@@ -86,6 +86,7 @@ impl Store for Broken {
                         response: completed.response,
                         resource: record.resource,
                         expires_at: completed.expires_at,
+                        body_expires_at: completed.body_expires_at,
                     }));
                 }
             }
