@@ -12,6 +12,10 @@ use semel_core::identity::IdentityHash;
 /// Slots, each for one key: half a mebibyte, and minutes of traffic.
 const SLOTS: usize = 64 * 1024;
 
+/// Slots that a key may be in. With one, two keys that share it would push each other out for
+/// ever, and each of their retries would wait for the writer.
+const WAYS: usize = 4;
+
 /// The keys that this process has lately reserved or been asked about.
 pub(crate) struct Recent {
     slots: Box<[AtomicU64]>,
@@ -26,25 +30,35 @@ impl Recent {
 
     /// Notes that there is a record under this hash.
     pub(crate) fn note(&self, hash: IdentityHash) {
-        let (slot, mark) = self.place(hash);
-        slot.store(mark, Ordering::Relaxed);
+        let (slots, mark) = self.place(hash);
+        let holds = |wanted| {
+            slots
+                .iter()
+                .find(|slot| slot.load(Ordering::Relaxed) == wanted)
+        };
+        // Its own, one that was never used, or somebody's.
+        let slot = holds(mark).or_else(|| holds(0));
+        let victim = &slots[usize::from(hash.0[15]) % WAYS];
+        slot.unwrap_or(victim).store(mark, Ordering::Relaxed);
     }
 
     /// Whether there may be one.
     pub(crate) fn may_know(&self, hash: IdentityHash) -> bool {
-        let (slot, mark) = self.place(hash);
-        slot.load(Ordering::Relaxed) == mark
+        let (slots, mark) = self.place(hash);
+        slots
+            .iter()
+            .any(|slot| slot.load(Ordering::Relaxed) == mark)
     }
 
-    fn place(&self, IdentityHash(bytes): IdentityHash) -> (&AtomicU64, u64) {
+    fn place(&self, IdentityHash(bytes): IdentityHash) -> (&[AtomicU64], u64) {
         let bits = u128::from_le_bytes(bytes);
         #[allow(
             clippy::cast_possible_truncation,
             reason = "both take the bits they need"
         )]
-        let (slot, mark) = (bits as usize % SLOTS, (bits >> 64) as u64);
+        let (set, mark) = (bits as usize % (SLOTS / WAYS), (bits >> 64) as u64);
         // A slot that was never written holds 0, so no mark is 0.
-        (&self.slots[slot], mark | 1)
+        (&self.slots[set * WAYS..][..WAYS], mark | 1)
     }
 }
 
@@ -53,16 +67,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn knows_what_was_noted_until_its_slot_is_taken() {
+    fn knows_what_was_noted_until_its_slots_are_taken() {
         let recent = Recent::new();
-        let hash = IdentityHash([7; 16]);
-        assert!(!recent.may_know(hash));
-        recent.note(hash);
-        assert!(recent.may_know(hash));
-        let mut rival = hash;
-        rival.0[9] = 8;
-        assert!(!recent.may_know(rival));
-        recent.note(rival);
-        assert!(!recent.may_know(hash));
+        // All of one set, and told apart by their marks.
+        let hash = |number: u8| {
+            let mut hash = IdentityHash([7; 16]);
+            hash.0[9] = number;
+            hash
+        };
+        for number in 0..4 {
+            assert!(!recent.may_know(hash(number)));
+            recent.note(hash(number));
+            recent.note(hash(number));
+        }
+        for number in 0..4 {
+            assert!(recent.may_know(hash(number)), "{number}");
+        }
+        recent.note(hash(4));
+        assert!(recent.may_know(hash(4)));
+        let left = (0..4).filter(|number| recent.may_know(hash(*number)));
+        assert_eq!(left.count(), 3);
     }
 }
