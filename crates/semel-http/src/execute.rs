@@ -4,10 +4,8 @@ use std::panic::AssertUnwindSafe;
 use std::pin::pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{Request, Response};
-use http_body::Body;
 use semel_core::transition::Grant;
 use semel_core::{Code, Completion, Fence, Held, Resource, Store, Timestamp};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
@@ -24,7 +22,7 @@ use crate::replay::disclose_expiry;
 use crate::reserve::{Attempted, Reply};
 use crate::route::{Guard, Route};
 use crate::rules::Rules;
-use crate::service::{BoxError, settled};
+use crate::service::{Flow, Inner, settled};
 
 /// How many heartbeats fit into a lease: two may be lost before it runs out.
 const BEATS_PER_LEASE: u32 = 3;
@@ -36,12 +34,9 @@ type Ended<R> = Result<Response<Collected<R>>, Code>;
 pub(crate) async fn perform<S, I, B, R>(job: Box<Job<S, I>>, grant: Grant, reply: Reply<S, I, R>)
 where
     S: Store,
-    I: tower_service::Service<Request<RequestBody<B>>, Response = Response<R>> + Send + 'static,
-    I::Future: Send + 'static,
-    I::Error: Into<BoxError>,
-    B: Body<Data = Bytes> + Send + 'static,
-    R: Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
+    I: Inner<B, R>,
+    B: Flow,
+    R: Flow,
 {
     let Job {
         layer,
@@ -114,10 +109,8 @@ async fn execute<S, I, B, R>(
 ) -> Ended<R>
 where
     S: Store,
-    I: tower_service::Service<Request<RequestBody<B>>, Response = Response<R>>,
-    I::Error: Into<BoxError>,
-    R: Body<Data = Bytes>,
-    R::Error: Into<BoxError>,
+    I: Inner<B, R>,
+    R: Flow,
 {
     let execution = async {
         let response = inner.call(request).await.map_err(|error| {

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::answer::{self, Refusal};
-use crate::body::{self, RequestBody, ResponseBody, Unread};
+use crate::body::{self, ResponseBody, Unread};
 use crate::cache::{Answer, Exact, Generation};
 use crate::extract::original_uri;
 use crate::fingerprint::{TooLarge, fingerprints};
@@ -22,7 +22,7 @@ use crate::reason;
 use crate::replay;
 use crate::reserve::{Attempted, attempt};
 use crate::route::{Guard, InFlight};
-use crate::service::{BoxError, settled};
+use crate::service::{Flow, Inner, settled};
 
 /// How often a waiter looks for itself: the execution may be another process's, from which
 /// no wake-up comes.
@@ -52,13 +52,9 @@ pub(crate) async fn guarded<S, I, B, R>(
 ) -> Response<ResponseBody<R>>
 where
     S: Store,
-    I: tower_service::Service<Request<RequestBody<B>>, Response = Response<R>> + Send + 'static,
-    I::Future: Send + 'static,
-    I::Error: Into<BoxError>,
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-    R: Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
+    I: Inner<B, R>,
+    B: Flow,
+    R: Flow,
 {
     let rules = Arc::clone(&layer.rules);
     let mut answer = match prepare(layer, guard, key, request, inner).await {
@@ -137,12 +133,9 @@ where
 async fn answer<S, I, B, R>(mut job: Box<Job<S, I>>) -> Response<ResponseBody<R>>
 where
     S: Store,
-    I: tower_service::Service<Request<RequestBody<B>>, Response = Response<R>> + Send + 'static,
-    I::Future: Send + 'static,
-    I::Error: Into<BoxError>,
-    B: Body<Data = Bytes> + Send + 'static,
-    R: Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
+    I: Inner<B, R>,
+    B: Flow,
+    R: Flow,
 {
     let state = Arc::clone(&job.layer.state);
     let now = state.clock.now();
@@ -187,12 +180,9 @@ where
 async fn look<S, I, B, R>(job: Box<Job<S, I>>) -> Attempted<S, I, R>
 where
     S: Store,
-    I: tower_service::Service<Request<RequestBody<B>>, Response = Response<R>> + Send + 'static,
-    I::Future: Send + 'static,
-    I::Error: Into<BoxError>,
-    B: Body<Data = Bytes> + Send + 'static,
-    R: Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
+    I: Inner<B, R>,
+    B: Flow,
+    R: Flow,
 {
     let state = Arc::clone(&job.layer.state);
     // Where nothing is granted there is nothing to keep alive.

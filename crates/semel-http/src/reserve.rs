@@ -3,22 +3,20 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body::Body;
+use http::Response;
 use semel_core::{Decision, Fence, OperationId, Reserve, Store, store};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::answer::Refusal;
-use crate::body::{RequestBody, ResponseBody};
+use crate::body::ResponseBody;
 use crate::complete::{Record, Word};
 use crate::execute::perform;
 use crate::guarded::Job;
 use crate::layer::State;
 use crate::reason;
 use crate::route::Guard;
-use crate::service::{BoxError, settled};
+use crate::service::{Flow, Inner, settled};
 
 /// What came of asking.
 pub(crate) enum Attempted<S, I, R> {
@@ -35,12 +33,9 @@ pub(crate) type Reply<S, I, R> = oneshot::Sender<Attempted<S, I, R>>;
 pub(crate) async fn attempt<S, I, B, R>(job: Box<Job<S, I>>, reply: Reply<S, I, R>)
 where
     S: Store,
-    I: tower_service::Service<Request<RequestBody<B>>, Response = Response<R>> + Send + 'static,
-    I::Future: Send + 'static,
-    I::Error: Into<BoxError>,
-    B: Body<Data = Bytes> + Send + 'static,
-    R: Body<Data = Bytes> + Send + 'static,
-    R::Error: Into<BoxError>,
+    I: Inner<B, R>,
+    B: Flow,
+    R: Flow,
 {
     let state = Arc::clone(&job.layer.state);
     if state.abandon.is_cancelled() {

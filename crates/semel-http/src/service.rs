@@ -22,6 +22,36 @@ use crate::reason;
 /// Any error of a body or a service.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
+/// A service that the layer can stand in front of: `B` is the client's body, `R` its own.
+///
+/// Implemented for every service of the right shape; it only gives the shape a name.
+pub(crate) trait Inner<B, R>:
+    tower_service::Service<
+        Request<RequestBody<B>>,
+        Response = Response<R>,
+        Error: Into<BoxError>,
+        Future: Send + 'static,
+    > + Send
+    + 'static
+{
+}
+
+impl<T, B, R> Inner<B, R> for T where
+    T: tower_service::Service<
+            Request<RequestBody<B>>,
+            Response = Response<R>,
+            Error: Into<BoxError>,
+            Future: Send + 'static,
+        > + Send
+        + 'static
+{
+}
+
+/// A body that the layer can read or pass on.
+pub(crate) trait Flow: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static {}
+
+impl<T> Flow for T where T: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static {}
+
 /// What [`Layer`] makes of a service.
 #[derive(Debug)]
 pub struct Service<S, I> {
