@@ -6,7 +6,7 @@ use semel_core::{Code, Fence, OnExpired, Status, Store as _};
 use semel_http::InFlight;
 use semel_testkit::faulty::{Fault, Gate, Verb};
 
-use crate::world::{Answer, Door, World, patient, stripe};
+use crate::world::{Answer, Door, SHORT, World, patient, stripe};
 
 crate::through_both_doors!(
     stripe_words_a_missing_key,
@@ -288,7 +288,7 @@ async fn a_store_that_fails_stops_everything(door: Door) {
 }
 
 async fn a_store_that_does_not_answer_stops_everything(door: Door) {
-    let world = World::new(door).await;
+    let world = World::with_patience(door, SHORT, |layer| layer).await;
     let gate = Gate::closed();
     world
         .store
@@ -314,7 +314,7 @@ async fn what_cannot_be_recorded_is_pending(door: Door) {
         } else {
             stripe
         };
-        let world = World::with(door, change).await;
+        let world = World::with_patience(door, SHORT, change).await;
         let failing = |verb, _| (verb == Verb::Complete).then_some(Fault::FailBefore);
         world.store.when(failing);
         let answer = world.post("/do/status-201", "k1", "{}").await;

@@ -7,7 +7,7 @@ use semel_core::Status;
 use semel_http::Ending;
 use semel_testkit::faulty::{Fault, Verb};
 
-use crate::world::{Door, World, stripe};
+use crate::world::{Door, SHORT, World, stripe};
 
 crate::through_both_doors!(
     a_status_decides,
@@ -184,7 +184,7 @@ async fn a_client_that_goes_away_stops_nothing(door: Door) {
 }
 
 async fn a_store_that_marks_nothing_leaves_the_lease_to_tell(door: Door) {
-    let world = World::new(door).await;
+    let world = World::with_patience(door, SHORT, |layer| layer).await;
     let deaf = |verb, _| (verb == Verb::MarkUnknown).then_some(Fault::FailBefore);
     world.store.when(deaf);
     let answer = world.post("/do/panic", "k1", "{}").await;

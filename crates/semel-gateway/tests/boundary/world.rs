@@ -58,9 +58,18 @@ impl World {
 
     /// As `new`, with what `change` says before the routes are added.
     pub async fn with(door: Door, change: impl FnOnce(Layer<Store>) -> Layer<Store>) -> Self {
+        // Longer than any machine is busy: only a store that is stuck should be given up on.
+        Self::with_patience(door, Duration::from_mins(1), change).await
+    }
+
+    /// As `with`, for a store that will not answer.
+    pub async fn with_patience(
+        door: Door,
+        patience: Duration,
+        change: impl FnOnce(Layer<Store>) -> Layer<Store>,
+    ) -> Self {
         let clock = ManualClock::default();
         let store = Faulty::new(Memory::new(Arc::new(clock.clone())));
-        let patience = Duration::from_millis(300);
         let layer = Layer::new(store.clone())
             .clock(Arc::new(clock.clone()))
             .patience(patience, patience)
@@ -247,6 +256,9 @@ pub fn patient(layer: Layer<Store>) -> Layer<Store> {
     let max = Duration::from_mins(5);
     layer.defaults(|route| route.in_flight(InFlight::Wait { max }))
 }
+
+/// How long a client waits for a store that will not answer: the test waits as long.
+pub const SHORT: Duration = Duration::from_millis(300);
 
 pub fn stripe(layer: Layer<Store>) -> Layer<Store> {
     layer.dialect(semel_core::key::Dialect::Stripe)
