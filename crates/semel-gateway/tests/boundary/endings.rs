@@ -7,7 +7,7 @@ use semel_core::Status;
 use semel_http::Ending;
 use semel_testkit::faulty::{Fault, Verb};
 
-use crate::world::{Door, SHORT, World, stripe};
+use crate::world::{Door, SHORT, World, eventually, stripe};
 
 crate::through_both_doors!(
     a_status_decides,
@@ -160,9 +160,7 @@ async fn a_heartbeat_keeps_the_lease(door: Door) {
     };
     let before = lease(world.records().await);
     world.clock.advance(Duration::from_millis(25));
-    while lease(world.records().await) == before {
-        tokio::task::yield_now().await;
-    }
+    eventually(async || lease(world.records().await) != before).await;
     gate.open();
     assert_eq!(first.await.unwrap().status, 201);
 }
@@ -175,9 +173,7 @@ async fn a_client_that_goes_away_stops_nothing(door: Door) {
     first.abort();
     assert!(first.await.unwrap_err().is_cancelled());
     gate.open();
-    while world.status().await == Some(Status::InProgress) {
-        tokio::task::yield_now().await;
-    }
+    eventually(async || world.status().await != Some(Status::InProgress)).await;
     let again = world.post("/do/held-1", "k1", "{}").await;
     assert!(again.is_replay());
     assert_eq!(world.app.executions(), 1);

@@ -257,6 +257,17 @@ pub fn patient(layer: Layer<Store>) -> Layer<Store> {
     layer.defaults(|route| route.in_flight(InFlight::Wait { max }))
 }
 
+/// Waits until something is so, and fails where it never is.
+pub async fn eventually(so: impl AsyncFn() -> bool) {
+    let looking = async {
+        while !so().await {
+            tokio::task::yield_now().await;
+        }
+    };
+    let seen = tokio::time::timeout(Duration::from_secs(30), looking).await;
+    assert!(seen.is_ok(), "it never came to this");
+}
+
 /// How long a client waits for a store that will not answer: the test waits as long.
 pub const SHORT: Duration = Duration::from_millis(300);
 
