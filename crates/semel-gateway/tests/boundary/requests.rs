@@ -18,6 +18,7 @@ crate::through_both_doors!(
     a_bad_key_is_refused_before_the_body_is_asked_for,
     an_incomplete_body_reserves_nothing,
     a_body_over_the_limit_is_refused,
+    a_body_without_a_length_is_bounded_too,
     without_a_tenant_nothing_happens,
     tenants_do_not_meet,
 );
@@ -167,6 +168,18 @@ async fn a_body_over_the_limit_is_refused(door: Door) {
     assert!(world.records().await.is_empty());
     let answer = world.post("/do/status-201", "k1", &body[..100]).await;
     assert_eq!(answer.status, 201);
+}
+
+async fn a_body_without_a_length_is_bounded_too(door: Door) {
+    let world = World::with(door, |layer| layer.defaults(|route| route.max_request(100))).await;
+    let head = "POST /do/status-201 HTTP/1.1\r\nHost: x\r\nX-Account: acme\r\nIdempotency-Key: k1\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let chunk = format!("3c\r\n{}\r\n", " ".repeat(60));
+    let answer = raw(&world, &format!("{head}{chunk}{chunk}0\r\n\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 413"), "{answer}");
+    assert!(world.records().await.is_empty());
+    assert_eq!(world.app.executions(), 0);
+    let answer = raw(&world, &format!("{head}{chunk}0\r\n\r\n")).await;
+    assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
 }
 
 async fn without_a_tenant_nothing_happens(door: Door) {
