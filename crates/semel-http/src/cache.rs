@@ -56,8 +56,9 @@ pub(crate) struct Exact {
     body: Bytes,
 }
 
+/// An answer, and the request that it answers.
 #[derive(Debug)]
-struct Entry {
+pub(crate) struct Entry {
     fingerprints: Fingerprints,
     /// Absent where it is too large to keep.
     exact: Option<Exact>,
@@ -107,45 +108,15 @@ impl Cache {
         Generation(self.generation.load(Ordering::SeqCst))
     }
 
-    /// The answer to a request that is the same byte for byte, while it may be given.
-    pub(crate) fn find_exact(
-        &self,
-        identity: &Identity,
-        guard: &Arc<Guard>,
-        head: &Parts,
-        body: &Bytes,
-        now: Timestamp,
-    ) -> Option<Answer> {
-        self.find_if(identity, now, |entry| {
-            let exact = entry.exact.as_ref();
-            exact.is_some_and(|exact| exact.is(guard, head, body))
-        })
-    }
-
-    /// The answer to a request that means the same, while it may be given.
-    pub(crate) fn find(
-        &self,
-        identity: &Identity,
-        fingerprints: &Fingerprints,
-        now: Timestamp,
-    ) -> Option<Answer> {
-        // Another fingerprint is misuse, or another version of the rules: the store decides.
-        self.find_if(identity, now, |entry| entry.fingerprints == *fingerprints)
-    }
-
-    fn find_if(
-        &self,
-        identity: &Identity,
-        now: Timestamp,
-        same: impl FnOnce(&Entry) -> bool,
-    ) -> Option<Answer> {
+    /// What is known under an identity, while it may be given.
+    pub(crate) fn find(&self, identity: &Identity, now: Timestamp) -> Option<Arc<Entry>> {
         let entries = self.entries.as_ref()?;
         let entry = entries.get(identity)?;
         if entry.generation != self.generation() || entry.answer.is_over(now) {
             entries.remove(identity);
             return None;
         }
-        same(&entry).then(|| entry.answer.clone())
+        Some(entry)
     }
 
     pub(crate) fn fill(
@@ -173,6 +144,25 @@ impl Cache {
         if let Some(entries) = &self.entries {
             entries.clear();
         }
+    }
+}
+
+impl Entry {
+    /// The answer to a request that is the same byte for byte.
+    pub(crate) fn to_same_bytes(
+        &self,
+        guard: &Arc<Guard>,
+        head: &Parts,
+        body: &Bytes,
+    ) -> Option<Answer> {
+        let exact = self.exact.as_ref()?;
+        exact.is(guard, head, body).then(|| self.answer.clone())
+    }
+
+    /// The answer to a request that means the same. Another fingerprint is misuse, or another
+    /// version of the rules: the store decides.
+    pub(crate) fn to_same_meaning(&self, fingerprints: &Fingerprints) -> Option<Answer> {
+        (self.fingerprints == *fingerprints).then(|| self.answer.clone())
     }
 }
 
@@ -249,6 +239,15 @@ mod tests {
         );
     }
 
+    fn find(
+        cache: &Cache,
+        identity: &Identity,
+        fingerprints: &Fingerprints,
+        now: Timestamp,
+    ) -> Option<Answer> {
+        cache.find(identity, now)?.to_same_meaning(fingerprints)
+    }
+
     /// Any difference in what is hashed is one: of each of these, one is kept and all are
     /// compared with it.
     #[test]
@@ -303,41 +302,25 @@ mod tests {
     fn filled() -> Cache {
         let cache = Cache::new(1 << 20);
         fill(&cache, cache.generation(), "a", 10);
-        assert!(
-            cache
-                .find(&identity("a"), &fingerprints(1), EARLY)
-                .is_some()
-        );
+        assert!(find(&cache, &identity("a"), &fingerprints(1), EARLY).is_some());
         cache
     }
 
     #[test]
     fn nobody_else_finds_it() {
         let cache = filled();
-        assert!(
-            cache
-                .find(&identity("b"), &fingerprints(1), EARLY)
-                .is_none()
-        );
-        assert!(
-            cache
-                .find(&identity("a"), &fingerprints(2), EARLY)
-                .is_none()
-        );
+        assert!(find(&cache, &identity("b"), &fingerprints(1), EARLY).is_none());
+        assert!(find(&cache, &identity("a"), &fingerprints(2), EARLY).is_none());
         let other = Identity::new("u", "op", Key::new("a").unwrap()).unwrap();
-        assert!(cache.find(&other, &fingerprints(1), EARLY).is_none());
+        assert!(find(&cache, &other, &fingerprints(1), EARLY).is_none());
         let both = fingerprints(1).with_older(Fingerprint::from_parts(0, [1; 32]));
-        assert!(cache.find(&identity("a"), &both, EARLY).is_none());
+        assert!(find(&cache, &identity("a"), &both, EARLY).is_none());
     }
 
     #[test]
     fn the_instant_of_expiry_is_over() {
         let at = Timestamp::from_micros(900);
-        assert!(
-            filled()
-                .find(&identity("a"), &fingerprints(1), at)
-                .is_none()
-        );
+        assert!(find(&filled(), &identity("a"), &fingerprints(1), at).is_none());
     }
 
     #[test]
@@ -345,17 +328,9 @@ mod tests {
         let cache = filled();
         let before = cache.generation();
         cache.forget();
-        assert!(
-            cache
-                .find(&identity("a"), &fingerprints(1), EARLY)
-                .is_none()
-        );
+        assert!(find(&cache, &identity("a"), &fingerprints(1), EARLY).is_none());
         fill(&cache, before, "a", 10);
-        assert!(
-            cache
-                .find(&identity("a"), &fingerprints(1), EARLY)
-                .is_none()
-        );
+        assert!(find(&cache, &identity("a"), &fingerprints(1), EARLY).is_none());
     }
 
     #[test]
@@ -366,15 +341,13 @@ mod tests {
         }
         let kept = (0..1000)
             .filter(|key| {
-                cache
-                    .find(&identity(&key.to_string()), &fingerprints(1), EARLY)
-                    .is_some()
+                find(&cache, &identity(&key.to_string()), &fingerprints(1), EARLY).is_some()
             })
             .count();
         assert!((1..=15).contains(&kept), "{kept}");
 
         let off = Cache::new(0);
         fill(&off, off.generation(), "a", 1);
-        assert!(off.find(&identity("a"), &fingerprints(1), EARLY).is_none());
+        assert!(find(&off, &identity("a"), &fingerprints(1), EARLY).is_none());
     }
 }

@@ -61,23 +61,19 @@ where
     let ended = execute(&state, &guard, grant.fence, inner, request).await;
     meters.execute_seconds.record(began.elapsed());
 
-    let (word, answer) = conclude(&guard.route, &layer.rules, grant.fence, ended);
+    let (word, mut answer) = conclude(&guard.route, &layer.rules, grant.fence, ended);
     let record = Record::new(&state, &guard, grant.fence);
-    let answer = match answer {
-        Answer::Executed(mut response) => {
-            // By the store's clock: what it said at the grant, and the time since then.
-            let since = state.clock.now().as_micros() - granted_at.as_micros();
-            let lease = guard.route.policy.lease;
-            let at_grant = grant.locked_until.as_micros() - semel_core::time::micros(lease);
-            let expires_at = Timestamp::from_micros(at_grant.saturating_add(since))
-                .saturating_add(guard.route.policy.windows.replay);
-            disclose_expiry(response.headers_mut(), expires_at);
-            // An application may have marks of its own; here they would claim a replay.
-            response.headers_mut().remove(&layer.rules.replayed);
-            response
-        }
-        Answer::Other(response) => response,
-    };
+    if let Word::Complete(_) = word {
+        // By the store's clock: what it said at the grant, and the time since then.
+        let since = state.clock.now().as_micros() - granted_at.as_micros();
+        let lease = guard.route.policy.lease;
+        let at_grant = grant.locked_until.as_micros() - semel_core::time::micros(lease);
+        let expires_at = Timestamp::from_micros(at_grant.saturating_add(since))
+            .saturating_add(guard.route.policy.windows.replay);
+        disclose_expiry(answer.headers_mut(), expires_at);
+        // An application may have marks of its own; here they would claim a replay.
+        answer.headers_mut().remove(&layer.rules.replayed);
+    }
     let mut recording = pin!(record.write(&word));
     let held = tokio::select! {
         biased;
@@ -173,20 +169,18 @@ async fn heart<S: Store>(state: &State<S>, guard: &Guard, fence: Fence) {
     }
 }
 
-/// The client's answer, once the record says the same.
-enum Answer<R> {
-    /// What a retry will be given, too.
-    Executed(Response<ResponseBody<R>>),
-    Other(Response<ResponseBody<R>>),
-}
-
 /// What is written and what is sent.
-fn conclude<R>(route: &Route, rules: &Rules, fence: Fence, ended: Ended<R>) -> (Word, Answer<R>) {
+fn conclude<R>(
+    route: &Route,
+    rules: &Rules,
+    fence: Fence,
+    ended: Ended<R>,
+) -> (Word, Response<ResponseBody<R>>) {
     let mut response = match ended {
         Ok(response) => response,
         Err(code) => {
             let answer = refuse(rules, &reason::OUTCOME_BROKEN, fence.id);
-            return (Word::MarkUnknown(code), Answer::Other(answer));
+            return (Word::MarkUnknown(code), answer);
         }
     };
     let Outcome {
@@ -211,7 +205,7 @@ fn conclude<R>(route: &Route, rules: &Rules, fence: Fence, ended: Ended<R>) -> (
         Ending::Unknown => Word::MarkUnknown(code),
     };
     if let Some(reason) = in_other_words {
-        return (word, Answer::Other(refuse(rules, reason, fence.id)));
+        return (word, refuse(rules, reason, fence.id));
     }
     let response = response.map(|body| {
         ResponseBody::settled(match body {
@@ -219,11 +213,7 @@ fn conclude<R>(route: &Route, rules: &Rules, fence: Fence, ended: Ended<R>) -> (
             Collected::Over(body) => body,
         })
     });
-    if ending == Ending::Completed {
-        (word, Answer::Executed(response))
-    } else {
-        (word, Answer::Other(response))
-    }
+    (word, response)
 }
 
 fn completion<R>(route: &Route, response: &mut Response<Collected<R>>) -> Completion {

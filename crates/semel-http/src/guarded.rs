@@ -8,13 +8,14 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use http_body::Body;
+use semel_core::transition::InProgress;
 use semel_core::{Decision, Identity, Key, OperationId, Reserve, Store, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
 use crate::answer::{self, Refusal};
 use crate::body::{self, ResponseBody, Unread};
-use crate::cache::{Answer, Exact, Generation};
+use crate::cache::{Answer, Entry, Exact, Generation};
 use crate::extract::original_uri;
 use crate::fingerprint::{TooLarge, fingerprints};
 use crate::layer::Layer;
@@ -68,9 +69,9 @@ where
 
 /// What is known once the request is read.
 enum Prepared<S, I> {
-    /// It was sent before, byte for byte, and its answer is at hand.
+    /// It was sent before, and its answer is at hand.
     Cached(Answer),
-    /// The store has to be asked, or at least a fingerprint to be compared.
+    /// The store has to be asked.
     New(Box<Job<S, I>>),
 }
 
@@ -105,13 +106,18 @@ where
         .map_err(|error| Refusal::new(&reason::TENANT_UNRESOLVED).detail(format!("{error}.")))?
         .scoped(guard.scope(rules.dialect));
     let state = &layer.state;
-    let now = state.clock.now();
-    if let Some(found) = state.cache.find_exact(&identity, &guard, &head, &body, now) {
+    let known = state.cache.find(&identity, state.clock.now());
+    let same_bytes = |entry: &Arc<Entry>| entry.to_same_bytes(&guard, &head, &body);
+    if let Some(found) = known.as_ref().and_then(same_bytes) {
         guard.meters.replay.increment(1);
         return Ok(Prepared::Cached(found));
     }
     let fingerprints = fingerprints(&guard, rules.dialect, operation, &head, &body)
         .map_err(|TooLarge| Refusal::new(&reason::REQUEST_TOO_LARGE))?;
+    if let Some(found) = known.and_then(|entry| entry.to_same_meaning(&fingerprints)) {
+        guard.meters.replay.increment(1);
+        return Ok(Prepared::Cached(found));
+    }
     let request = Reserve {
         id: OperationId::from_bytes([0; 16]),
         identity,
@@ -129,8 +135,9 @@ where
     })))
 }
 
-/// The answer from memory, or from the store, or from an execution.
-async fn answer<S, I, B, R>(mut job: Box<Job<S, I>>) -> Response<ResponseBody<R>>
+/// The answer from the store, or from an execution; where it is somebody else's, and the route
+/// says so, after waiting for that.
+async fn answer<S, I, B, R>(job: Box<Job<S, I>>) -> Response<ResponseBody<R>>
 where
     S: Store,
     I: Inner<B, R>,
@@ -138,24 +145,14 @@ where
     R: Flow,
 {
     let state = Arc::clone(&job.layer.state);
-    let now = state.clock.now();
-    if let Some(found) = state
-        .cache
-        .find(&job.request.identity, &job.request.fingerprints, now)
-    {
-        job.guard.meters.replay.increment(1);
-        return settled(replay::respond(&job.layer.rules, found));
-    }
     let read_at = state.cache.generation();
-    let (mut running, again) = match look(job).await {
-        Attempted::Answered(response) => return response,
-        Attempted::Decided(Decision::InProgress(running), job) => (running, job),
-        Attempted::Decided(decision, job) => return settled(job.tell(decision, read_at)),
-    };
-    job = again;
     let patience = match job.guard.route.in_flight {
         InFlight::Wait { max } => max,
         InFlight::Reject | InFlight::Accept => Duration::ZERO,
+    };
+    let (mut running, mut job) = match look(job, read_at).await {
+        Looked::Answered(response) => return response,
+        Looked::Running(running, job) => (running, job),
     };
     let until = Instant::now() + patience;
     while Instant::now() < until
@@ -165,19 +162,40 @@ where
         let ended = place.ended();
         let mut ended = pin!(ended.notified());
         ended.as_mut().enable();
-        (running, job) = match look(job).await {
-            Attempted::Answered(response) => return response,
-            Attempted::Decided(Decision::InProgress(running), job) => (running, job),
-            Attempted::Decided(decision, job) => return settled(job.tell(decision, read_at)),
+        (running, job) = match look(job, read_at).await {
+            Looked::Answered(response) => return response,
+            Looked::Running(running, job) => (running, job),
         };
         let _ = timeout_at(until.min(Instant::now() + LOOK_EVERY), ended).await;
     }
     settled(job.tell(Decision::InProgress(running), read_at))
 }
 
+/// What a look came to.
+enum Looked<S, I, R> {
+    Answered(Response<ResponseBody<R>>),
+    /// Somebody else executes; the job is handed back.
+    Running(InProgress, Box<Job<S, I>>),
+}
+
+/// Looks once.
+async fn look<S, I, B, R>(job: Box<Job<S, I>>, read_at: Generation) -> Looked<S, I, R>
+where
+    S: Store,
+    I: Inner<B, R>,
+    B: Flow,
+    R: Flow,
+{
+    match ask(job).await {
+        Attempted::Answered(response) => Looked::Answered(response),
+        Attempted::Decided(Decision::InProgress(running), job) => Looked::Running(running, job),
+        Attempted::Decided(decision, job) => Looked::Answered(settled(job.tell(decision, read_at))),
+    }
+}
+
 /// Asks for an execution, and performs it where it is granted, in a task of its own: whoever
 /// stops waiting for the answer stops nothing else.
-async fn look<S, I, B, R>(job: Box<Job<S, I>>) -> Attempted<S, I, R>
+async fn ask<S, I, B, R>(job: Box<Job<S, I>>) -> Attempted<S, I, R>
 where
     S: Store,
     I: Inner<B, R>,

@@ -7,7 +7,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -42,6 +42,30 @@ impl Shared {
             tls,
             permits: Arc::new(Semaphore::new(permits)),
         }
+    }
+
+    /// Serves one connection that has its permit.
+    fn run<S, RB>(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        service: &S,
+        shutdown: &CancellationToken,
+        permit: OwnedSemaphorePermit,
+    ) -> impl Future<Output = ()> + Send + use<S, RB>
+    where
+        S: Handler<RB>,
+        RB: ResponseBody,
+    {
+        connection::run(
+            stream,
+            address,
+            service.clone(),
+            Arc::clone(&self.limits),
+            self.tls.clone(),
+            shutdown.clone(),
+            permit,
+        )
     }
 }
 
@@ -127,15 +151,7 @@ async fn admit<S, RB>(
 {
     // Never closed while we hold it.
     if let Ok(permit) = Arc::clone(&shared.permits).acquire_owned().await {
-        connections.spawn(connection::run(
-            stream,
-            address,
-            service.clone(),
-            Arc::clone(&shared.limits),
-            shared.tls.clone(),
-            shutdown.clone(),
-            permit,
-        ));
+        connections.spawn(shared.run(stream, address, service, shutdown, permit));
     }
 }
 
@@ -156,15 +172,7 @@ fn last_call<S, RB>(
         let Ok(permit) = Arc::clone(&shared.permits).try_acquire_owned() else {
             return;
         };
-        connections.spawn(connection::run(
-            stream,
-            address,
-            service.clone(),
-            Arc::clone(&shared.limits),
-            shared.tls.clone(),
-            shutdown.clone(),
-            permit,
-        ));
+        connections.spawn(shared.run(stream, address, service, shutdown, permit));
     }
 }
 

@@ -264,6 +264,20 @@ async fn a_body_goes_at_its_instant(door: Door) {
     answer.refuses(410, "idempotency_response_not_stored");
 }
 
+/// The answer once the key is no longer in progress, which it must come to.
+async fn once_free(world: &World) -> Answer {
+    let asking = async {
+        loop {
+            let answer = world.post("/do/status-201", "k1", "{}").await;
+            if answer.status != 409 {
+                return answer;
+            }
+        }
+    };
+    let answer = tokio::time::timeout(Duration::from_secs(30), asking).await;
+    answer.expect("the key stays in progress")
+}
+
 async fn a_store_that_fails_stops_everything(door: Door) {
     let world = World::new(door).await;
     for fault in [Fault::FailBefore, Fault::FailAfter] {
@@ -274,12 +288,7 @@ async fn a_store_that_fails_stops_everything(door: Door) {
         assert_eq!(world.app.executions(), 0);
     }
     // What was reserved without anybody knowing is given back.
-    let answer = loop {
-        let answer = world.post("/do/status-201", "k1", "{}").await;
-        if answer.status != 409 {
-            break answer;
-        }
-    };
+    let answer = once_free(&world).await;
     assert_eq!(answer.status, 201);
     let world = World::with(door, stripe).await;
     world.store.next(Verb::Reserve, Fault::FailBefore);
@@ -297,12 +306,7 @@ async fn a_store_that_does_not_answer_stops_everything(door: Door) {
     answer.refuses(503, "idempotency_store_unavailable");
     // The grant comes late, and is given back: nothing executes, nothing stays reserved.
     gate.open();
-    let answer = loop {
-        let answer = world.post("/do/status-201", "k1", "{}").await;
-        if answer.status != 409 {
-            break answer;
-        }
-    };
+    let answer = once_free(&world).await;
     assert_eq!((answer.status.as_u16(), answer.is_replay()), (201, false));
     assert_eq!(world.app.executions(), 1);
 }
@@ -328,12 +332,7 @@ async fn what_cannot_be_recorded_is_pending(door: Door) {
         assert_eq!(again.status, 409);
         // Recording goes on in the background.
         world.store.heal();
-        let answer = loop {
-            let answer = world.post("/do/status-201", "k1", "{}").await;
-            if answer.status != 409 {
-                break answer;
-            }
-        };
+        let answer = once_free(&world).await;
         assert!(answer.is_replay());
         assert_eq!(world.app.executions(), 1);
     }
