@@ -174,8 +174,7 @@ impl Exact {
             method: head.method.clone(),
             uri: original_uri(&head.extensions, &head.uri).clone(),
             lines: guard
-                .hashed
-                .iter()
+                .hashed()
                 .map(|name| head.headers.get_all(name).iter().cloned().collect())
                 .collect(),
             // A copy: what came from the network shares a buffer with what came after it.
@@ -191,8 +190,7 @@ impl Exact {
             && self.uri.path() == uri.path()
             && self.uri.query() == uri.query()
             && guard
-                .hashed
-                .iter()
+                .hashed()
                 .zip(&self.lines)
                 .all(|(name, lines)| head.headers.get_all(name).iter().eq(lines))
     }

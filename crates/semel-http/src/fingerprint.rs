@@ -11,10 +11,6 @@ use crate::decode::{Decoded, decode};
 use crate::extract::original_uri;
 use crate::route::Guard;
 
-/// On whose behalf a Stripe client acts, under one and the same credential. Without these the
-/// answer to a payment for one account would be given for a payment for another.
-pub(crate) const STRIPE_ACCOUNT: [&str; 2] = ["stripe-account", "stripe-context"];
-
 /// What is inside the content coding is larger than the route takes.
 #[derive(Debug)]
 pub(crate) struct TooLarge;
@@ -46,14 +42,9 @@ pub(crate) fn fingerprints(
             request = request.content_type(&joined);
         }
     }
-    let listed = guard.rules.headers().iter().map(String::as_str);
-    let accounts = STRIPE_ACCOUNT.into_iter().filter(|name| {
-        let is_listed = listed.clone().any(|listed| listed == *name);
-        dialect == Dialect::Stripe && !is_listed
-    });
-    for name in listed.clone().chain(accounts) {
+    for name in guard.semantic(dialect) {
         for line in head.headers.get_all(name) {
-            request = request.header(name, line.as_bytes());
+            request = request.header(name.as_str(), line.as_bytes());
         }
     }
     let decoded = decode(&head.headers, body, guard.route.max_request);

@@ -8,7 +8,6 @@ use semel_core::fingerprint::{Options, Rules};
 use semel_core::key::{self, MAX_LENGTH};
 use semel_core::{KeyScope, OnExpired, Policy};
 
-use crate::fingerprint::STRIPE_ACCOUNT;
 use crate::meters::Meters;
 use crate::outcome::{Ending, Table};
 use crate::stored::Stored;
@@ -22,6 +21,10 @@ pub const MAX_RESPONSE: usize = 1 << 20;
 /// Longest execution, unless a route says otherwise: what is wedged must not renew its lease
 /// for ever.
 pub const EXECUTE_MAX: Duration = Duration::from_mins(1);
+
+/// On whose behalf a Stripe client acts, under one and the same credential. Without these the
+/// answer to a payment for one account would be given for a payment for another.
+const STRIPE_ACCOUNT: [&str; 2] = ["stripe-account", "stripe-context"];
 
 /// Whether a route's requests need a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -268,8 +271,10 @@ impl IntoRoute for Result<Route, Error> {
 pub(crate) struct Guard {
     pub(crate) route: Route,
     pub(crate) rules: Rules,
-    /// All headers that a fingerprint may be taken of, whatever the dialect.
-    pub(crate) hashed: Vec<HeaderName>,
+    /// Headers that are part of what the client means: those that the route lists, then those
+    /// that only the dialect of Stripe has.
+    semantic: Vec<HeaderName>,
+    listed: usize,
     pub(crate) meters: Meters,
 }
 
@@ -291,24 +296,47 @@ impl Guard {
             return Err(Error::MinLength(route.min_length));
         }
         let rules = Rules::new(&route.fingerprint)?;
-        let mut guard = Self::unchanged(route, label);
-        let semantic = rules.headers().iter().filter_map(|name| name.parse().ok());
-        guard.hashed.extend(semantic);
-        guard.rules = rules;
-        Ok(guard)
+        let listed: Vec<HeaderName> = rules
+            .headers()
+            .iter()
+            .filter_map(|name| name.parse().ok())
+            .collect();
+        Ok(Self::with(route, label, rules, listed))
     }
 
     /// Of a route that nothing was said of, and so nothing wrong.
     pub(crate) fn unchanged(route: Route, label: &str) -> Self {
+        Self::with(route, label, Rules::default(), Vec::new())
+    }
+
+    fn with(route: Route, label: &str, rules: Rules, mut semantic: Vec<HeaderName>) -> Self {
+        let listed = semantic.len();
+        for name in STRIPE_ACCOUNT.map(HeaderName::from_static) {
+            if !semantic.contains(&name) {
+                semantic.push(name);
+            }
+        }
         Self {
-            rules: Rules::default(),
-            hashed: [CONTENT_TYPE, CONTENT_ENCODING]
-                .into_iter()
-                .chain(STRIPE_ACCOUNT.map(HeaderName::from_static))
-                .collect(),
+            rules,
+            semantic,
+            listed,
             meters: Meters::new(route.operation.as_deref().unwrap_or(label)),
             route,
         }
+    }
+
+    /// Headers that are part of what the client means, in a dialect.
+    pub(crate) fn semantic(&self, dialect: key::Dialect) -> &[HeaderName] {
+        match dialect {
+            key::Dialect::Ietf { .. } => &self.semantic[..self.listed],
+            key::Dialect::Stripe => &self.semantic,
+        }
+    }
+
+    /// All headers that a fingerprint may be taken of, whatever the dialect.
+    pub(crate) fn hashed(&self) -> impl Iterator<Item = &HeaderName> {
+        static FRAMING: [HeaderName; 2] = [CONTENT_TYPE, CONTENT_ENCODING];
+        FRAMING.iter().chain(&self.semantic)
     }
 
     /// How keys are read on this route.
