@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::identity::IdentityHash;
-use crate::store::{Error, MAX_BATCH, Page, Query, Result, Summary};
+use crate::store::{Epoch, Error, MAX_BATCH, Page, Query, Result, Summary};
 use crate::transition::{
     self, Completion, Decision, Held, Reserve, Resolution, Resolve, Transition,
 };
@@ -29,6 +29,7 @@ pub struct Memory {
 struct Records {
     by_id: BTreeMap<OperationId, Record>,
     ids: HashMap<IdentityHash, OperationId>,
+    erasures: u64,
 }
 
 impl Memory {
@@ -143,6 +144,14 @@ impl Store for Memory {
         let after = transition::reserve(before, request, now);
         records.put(after.record);
         Ok(after.answer)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.clock)
+    }
+
+    fn epoch(&self) -> Option<Epoch> {
+        Some(Epoch(self.lock().erasures))
     }
 
     async fn complete(&self, fence: Fence, completion: Completion) -> Result<Held> {
@@ -275,7 +284,9 @@ impl Maintain for Memory {
     }
 
     async fn erase(&self, id: OperationId) -> Result<bool> {
-        Ok(self.change(id, transition::erase))
+        let erased = self.change(id, transition::erase);
+        self.lock().erasures += u64::from(erased);
+        Ok(erased)
     }
 }
 

@@ -5,11 +5,13 @@
 //! [`Maintain`] it, people [`Inspect`] it.
 
 use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::transition::{Completion, Decision, Held, Reserve, Resolution, Resolve};
 use crate::{
-    Backoff, Code, Fence, Identity, Key, OperationId, Record, RecoveryPoint, State, Status,
+    Backoff, Clock, Code, Fence, Identity, Key, OperationId, Record, RecoveryPoint, State, Status,
     Timestamp,
 };
 
@@ -56,6 +58,17 @@ pub type Source = Box<dyn std::error::Error + Send + Sync>;
 /// A store's answer.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// Counts the erasures in a store, by whichever process.
+///
+/// A completed answer never changes, except that it may be erased. So a copy of one is good as
+/// long as the epoch is the one that was read *before* the store was asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Epoch(pub u64);
+
+/// Resolves when the attempt that is watched has ended, as far as the store hears. It may
+/// resolve early, or never: look again then, and now and then.
+pub type Hearing = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// The request path: asking to execute, and saying how it ended.
 ///
 /// # Cancellation
@@ -73,6 +86,20 @@ pub trait Store: Send + Sync + 'static {
     /// that has a record at hand spares a retry the way through its queues.
     fn glance(&self, _request: &Reserve) -> Option<Decision> {
         None
+    }
+
+    /// The clock by which the store judges leases and windows: whoever keeps a copy of an
+    /// answer lets go of it when this clock says so.
+    fn clock(&self) -> Arc<dyn Clock>;
+
+    /// The present [`Epoch`]; `None` while the store cannot tell, and copies are of no use.
+    fn epoch(&self) -> Option<Epoch>;
+
+    /// Asks to be told when an attempt ends, in whatever process. By the time this returns the
+    /// store listens, so whoever looks after that misses nothing. `None` where the store cannot
+    /// hear; then one has to look for oneself, now and then.
+    fn watch(&self, _fence: Fence) -> impl Future<Output = Option<Hearing>> + Send {
+        std::future::ready(None)
     }
 
     /// Says how it ended. See [`transition::complete`](crate::transition::complete).

@@ -11,13 +11,13 @@
 //! is of no use to a request that differs in any of them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache as Weighed;
+use semel_core::store::Epoch;
 use semel_core::{Fingerprints, Identity, Timestamp};
 
 use crate::extract::original_uri;
@@ -63,13 +63,10 @@ pub(crate) struct Entry {
     /// Absent where it is too large to keep.
     exact: Option<Exact>,
     answer: Answer,
-    generation: Generation,
+    /// The store's when it was asked. An erasure makes everything read before it worthless: the
+    /// answer that a retry was just fetching may be the erased one.
+    epoch: Epoch,
 }
-
-/// When something was read from the store, counted in erasures. An erasure makes everything
-/// read before it worthless: the answer that a retry was just fetching may be the erased one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Generation(u64);
 
 #[derive(Clone)]
 struct ByBytes;
@@ -91,7 +88,6 @@ impl Weighter<Identity, Arc<Entry>> for ByBytes {
 /// The cache. Without room for anything it is off.
 pub(crate) struct Cache {
     entries: Option<Weighed<Identity, Arc<Entry>, ByBytes>>,
-    generation: AtomicU64,
 }
 
 impl Cache {
@@ -99,50 +95,43 @@ impl Cache {
         let items = usize::try_from((bytes / TYPICAL).clamp(16, 1 << 20)).unwrap_or(16);
         Self {
             entries: (bytes > 0).then(|| Weighed::with_weighter(items, bytes, ByBytes)),
-            generation: AtomicU64::new(0),
         }
     }
 
-    /// To be asked *before* the store is.
-    pub(crate) fn generation(&self) -> Generation {
-        Generation(self.generation.load(Ordering::SeqCst))
-    }
-
-    /// What is known under an identity, while it may be given.
-    pub(crate) fn find(&self, identity: &Identity, now: Timestamp) -> Option<Arc<Entry>> {
+    /// What is known under an identity, while it may be given: at this time, in this epoch of
+    /// the store. A store that does not know its epoch may have been told to forget anything.
+    pub(crate) fn find(
+        &self,
+        identity: &Identity,
+        now: Timestamp,
+        epoch: Option<Epoch>,
+    ) -> Option<Arc<Entry>> {
         let entries = self.entries.as_ref()?;
         let entry = entries.get(identity)?;
-        if entry.generation != self.generation() || entry.answer.is_over(now) {
+        if entry.epoch != epoch? || entry.answer.is_over(now) {
             entries.remove(identity);
             return None;
         }
         Some(entry)
     }
 
+    /// Keeps an answer, with the epoch from *before* the store was asked for it.
     pub(crate) fn fill(
         &self,
-        read_at: Generation,
+        epoch: Option<Epoch>,
         identity: Identity,
         fingerprints: Fingerprints,
         exact: impl FnOnce() -> Option<Exact>,
         answer: &Answer,
     ) {
-        if let Some(entries) = &self.entries {
+        if let Some((entries, epoch)) = self.entries.as_ref().zip(epoch) {
             let entry = Entry {
                 fingerprints,
                 exact: exact(),
                 answer: answer.clone(),
-                generation: read_at,
+                epoch,
             };
             entries.insert(identity, Arc::new(entry));
-        }
-    }
-
-    /// Forgets everything that was read until now.
-    pub(crate) fn forget(&self) {
-        self.generation.fetch_add(1, Ordering::SeqCst);
-        if let Some(entries) = &self.entries {
-            entries.clear();
         }
     }
 }
@@ -227,9 +216,9 @@ mod tests {
         }
     }
 
-    fn fill(cache: &Cache, read_at: Generation, key: &str, size: usize) {
+    fn fill(cache: &Cache, epoch: Option<Epoch>, key: &str, size: usize) {
         cache.fill(
-            read_at,
+            epoch,
             identity(key),
             fingerprints(1),
             || None,
@@ -243,7 +232,9 @@ mod tests {
         fingerprints: &Fingerprints,
         now: Timestamp,
     ) -> Option<Answer> {
-        cache.find(identity, now)?.to_same_meaning(fingerprints)
+        cache
+            .find(identity, now, THEN)?
+            .to_same_meaning(fingerprints)
     }
 
     /// Any difference in what is hashed is one: of each of these, one is kept and all are
@@ -296,10 +287,11 @@ mod tests {
     }
 
     const EARLY: Timestamp = Timestamp::from_micros(899);
+    const THEN: Option<Epoch> = Some(Epoch(7));
 
     fn filled() -> Cache {
         let cache = Cache::new(1 << 20);
-        fill(&cache, cache.generation(), "a", 10);
+        fill(&cache, THEN, "a", 10);
         assert!(find(&cache, &identity("a"), &fingerprints(1), EARLY).is_some());
         cache
     }
@@ -322,20 +314,25 @@ mod tests {
     }
 
     #[test]
-    fn an_erasure_forgets_also_what_is_on_its_way_here() {
+    fn another_epoch_or_none_does_not_find_it() {
         let cache = filled();
-        let before = cache.generation();
-        cache.forget();
-        assert!(find(&cache, &identity("a"), &fingerprints(1), EARLY).is_none());
-        fill(&cache, before, "a", 10);
-        assert!(find(&cache, &identity("a"), &fingerprints(1), EARLY).is_none());
+        let (identity, later) = (identity("a"), Some(Epoch(8)));
+        assert!(cache.find(&identity, EARLY, None).is_none());
+        assert!(cache.find(&identity, EARLY, THEN).is_some());
+        assert!(cache.find(&identity, EARLY, later).is_none());
+        // What was on its way here when the epoch ended is of no use either.
+        fill(&cache, THEN, "a", 10);
+        assert!(cache.find(&identity, EARLY, later).is_none());
+        // And nothing is kept of which it is not known what it is good for.
+        fill(&cache, None, "a", 10);
+        assert!(cache.find(&identity, EARLY, THEN).is_none());
     }
 
     #[test]
     fn bytes_bound_it_and_zero_is_off() {
         let cache = Cache::new(64 * 1024);
         for key in 0..1000 {
-            fill(&cache, cache.generation(), &key.to_string(), 4096);
+            fill(&cache, THEN, &key.to_string(), 4096);
         }
         let kept = (0..1000)
             .filter(|key| {
@@ -345,7 +342,7 @@ mod tests {
         assert!((1..=15).contains(&kept), "{kept}");
 
         let off = Cache::new(0);
-        fill(&off, off.generation(), "a", 1);
+        fill(&off, THEN, "a", 1);
         assert!(find(&off, &identity("a"), &fingerprints(1), EARLY).is_none());
     }
 }

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use http_body::Body;
+use semel_core::store::Epoch;
 use semel_core::transition::InProgress;
 use semel_core::{Decision, Identity, Key, OperationId, Reserve, Store, Timestamp};
 use tokio::sync::oneshot;
@@ -15,7 +16,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::answer::{self, Refusal};
 use crate::body::{self, ResponseBody, Unread};
-use crate::cache::{Answer, Entry, Exact, Generation};
+use crate::cache::{Answer, Entry, Exact};
 use crate::extract::original_uri;
 use crate::fingerprint::{TooLarge, fingerprints};
 use crate::layer::Layer;
@@ -84,6 +85,7 @@ async fn prepare<S, I, B>(
     inner: I,
 ) -> Result<Prepared<S, I>, Refusal>
 where
+    S: Store,
     B: Body<Data = Bytes>,
 {
     let (head, body) = request.into_parts();
@@ -106,7 +108,9 @@ where
         .map_err(|error| Refusal::new(&reason::TENANT_UNRESOLVED).detail(format!("{error}.")))?
         .scoped(guard.scope(rules.dialect));
     let state = &layer.state;
-    let known = state.cache.find(&identity, state.clock.now());
+    let known = state
+        .cache
+        .find(&identity, state.clock.now(), state.store.epoch());
     let same_bytes = |entry: &Arc<Entry>| entry.to_same_bytes(&guard, &head, &body);
     if let Some(found) = known.as_ref().and_then(same_bytes) {
         guard.meters.replay.increment(1);
@@ -145,7 +149,7 @@ where
     R: Flow,
 {
     let state = Arc::clone(&job.layer.state);
-    let read_at = state.cache.generation();
+    let read_at = state.store.epoch();
     let patience = match job.guard.route.in_flight {
         InFlight::Wait { max } => max,
         InFlight::Reject | InFlight::Accept => Duration::ZERO,
@@ -179,7 +183,7 @@ enum Looked<S, I, R> {
 }
 
 /// Looks once.
-async fn look<S, I, B, R>(job: Box<Job<S, I>>, read_at: Generation) -> Looked<S, I, R>
+async fn look<S, I, B, R>(job: Box<Job<S, I>>, read_at: Option<Epoch>) -> Looked<S, I, R>
 where
     S: Store,
     I: Inner<B, R>,
@@ -220,7 +224,7 @@ where
 
 impl<S: Store, I> Job<S, I> {
     /// What a client is told that may not execute.
-    fn tell(self, decision: Decision, read_at: Generation) -> Response<Bytes> {
+    fn tell(self, decision: Decision, read_at: Option<Epoch>) -> Response<Bytes> {
         let rules = &self.layer.rules;
         let meters = &self.guard.meters;
         let refusal = match decision {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::HeaderName;
 use http::request::Parts;
 use semel_core::key::Dialect;
-use semel_core::{Clock, Maintain, OperationId, Owner, Store, SystemClock, store};
+use semel_core::{Clock, Owner, Store};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -51,6 +51,7 @@ pub struct Layer<S> {
 pub(crate) struct State<S> {
     pub(crate) store: S,
     pub(crate) cache: Cache,
+    /// The store's: what it gave is over when it says so.
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) waiters: Waiters,
     pub(crate) executions: TaskTracker,
@@ -66,7 +67,6 @@ pub(crate) struct State<S> {
 pub struct Builder<S> {
     store: S,
     cache_bytes: u64,
-    clock: Arc<dyn Clock>,
     store_patience: Duration,
     record_patience: Duration,
 }
@@ -88,7 +88,6 @@ impl Layer<()> {
         Builder {
             store,
             cache_bytes: CACHE_BYTES,
-            clock: Arc::new(SystemClock),
             store_patience: STORE_PATIENCE,
             record_patience: RECORD_PATIENCE,
         }
@@ -102,11 +101,6 @@ impl<S: Store> Builder<S> {
             cache_bytes,
             ..self
         }
-    }
-
-    /// The clock of the store, by which cached answers end when the store's do.
-    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
-        Self { clock, ..self }
     }
 
     /// How long a client waits for the store: before the execution, where it is then told
@@ -125,9 +119,9 @@ impl<S: Store> Builder<S> {
         tenant: impl Fn(&Parts) -> Option<T> + Send + Sync + 'static,
     ) -> Layer<S> {
         let state = State {
+            clock: self.store.clock(),
             store: self.store,
             cache: Cache::new(self.cache_bytes),
-            clock: self.clock,
             waiters: Waiters::default(),
             executions: TaskTracker::new(),
             abandon: CancellationToken::new(),
@@ -266,22 +260,6 @@ impl<S: Store> Layer<S> {
     /// The store.
     pub fn store(&self) -> &S {
         &self.state.store
-    }
-}
-
-impl<S: Store + Maintain> Layer<S> {
-    /// Removes what an operation answered, from the store and from this process's memory;
-    /// says whether there was such an operation.
-    ///
-    /// # Errors
-    /// The store's. The memory forgets in any case.
-    ///
-    /// # Cancellation
-    /// Dropping the future may leave it done or not; ask again.
-    pub async fn erase(&self, id: OperationId) -> store::Result<bool> {
-        let erased = self.state.store.erase(id).await;
-        self.state.cache.forget();
-        erased
     }
 }
 

@@ -1,11 +1,12 @@
 //! The store itself: which thread does what.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use semel_core::identity::IdentityHash;
-use semel_core::store::{Page, Query, Result};
+use semel_core::store::{Epoch, Page, Query, Result};
 use semel_core::transition::{Completion, Decision, Held, Reserve, Resolution, Resolve};
 use semel_core::{
     Backoff, Clock, Code, Fence, Identity, Inspect, Maintain, OperationId, Record, RecoveryPoint,
@@ -39,6 +40,8 @@ pub(crate) struct Inner {
     recent: Recent,
     inline: Inline,
     clock: Arc<dyn Clock>,
+    /// By this process; others over the same file do not hear of it.
+    erasures: AtomicU64,
     answer_from_readers: bool,
     identity_hash: fn(&Identity) -> IdentityHash,
     /// The writer first.
@@ -82,6 +85,7 @@ impl Inner {
             recent: Recent::new(),
             inline: Inline::open(options)?,
             clock: Arc::clone(&options.clock),
+            erasures: AtomicU64::new(0),
             answer_from_readers: options.answer_from_readers,
             identity_hash: options.identity_hash,
             threads: Vec::new(),
@@ -232,6 +236,14 @@ impl Store for Sqlite {
         self.inner.reserve(request).await
     }
 
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.inner.clock)
+    }
+
+    fn epoch(&self) -> Option<Epoch> {
+        Some(Epoch(self.inner.erasures.load(Ordering::SeqCst)))
+    }
+
     async fn complete(&self, fence: Fence, completion: Completion) -> Result<Held> {
         self.inner.write(Complete(fence, completion)).await
     }
@@ -299,7 +311,10 @@ impl Maintain for Sqlite {
     }
 
     async fn erase(&self, id: OperationId) -> Result<bool> {
-        self.inner.write(Erase(id)).await
+        let erased = self.inner.write(Erase(id)).await;
+        // Counted even where it failed: it may have been written all the same.
+        self.inner.erasures.fetch_add(1, Ordering::SeqCst);
+        erased
     }
 }
 

@@ -6,10 +6,10 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use semel_core::store::{Error, Page, Query, Result};
+use semel_core::store::{Epoch, Error, Hearing, Page, Query, Result};
 use semel_core::{
-    Backoff, Code, Completion, Decision, Fence, Held, Identity, Inspect, Maintain, OperationId,
-    Record, RecoveryPoint, Reserve, Resolution, Resolve, Store,
+    Backoff, Clock, Code, Completion, Decision, Fence, Held, Identity, Inspect, Maintain,
+    OperationId, Record, RecoveryPoint, Reserve, Resolution, Resolve, Store,
 };
 use tokio::sync::watch;
 
@@ -316,6 +316,18 @@ macro_rules! faulty_calls {
 }
 
 impl<S: Store> Store for Faulty<S> {
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
+    }
+
+    fn epoch(&self) -> Option<Epoch> {
+        self.inner.epoch()
+    }
+
+    async fn watch(&self, fence: Fence) -> Option<Hearing> {
+        self.inner.watch(fence).await
+    }
+
     faulty_calls! {
         Reserve: reserve(request: Reserve) -> Decision;
         Complete: complete(fence: Fence, completion: Completion) -> Held;

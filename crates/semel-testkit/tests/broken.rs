@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::store::{MAX_BATCH, Page, Query, Result};
+use semel_core::store::{Epoch, MAX_BATCH, Page, Query, Result};
 use semel_core::transition::{InProgress, Replay};
 use semel_core::{
     Backoff, Clock, Code, Completion, Decision, Fence, Held, Identity, Inspect, Key, Maintain,
@@ -58,6 +58,14 @@ impl Broken {
 }
 
 impl Store for Broken {
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
+    }
+
+    fn epoch(&self) -> Option<Epoch> {
+        self.inner.epoch()
+    }
+
     async fn reserve(&self, request: Reserve) -> Result<Decision> {
         let mut request = request;
         let identity = request.identity.clone();

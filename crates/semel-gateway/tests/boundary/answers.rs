@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use semel_core::{Code, Fence, OnExpired, Status, Store as _};
+use semel_core::{Code, Fence, Maintain as _, OnExpired, Status, Store as _};
 use semel_http::InFlight;
 use semel_testkit::faulty::{Fault, Gate, Verb};
 
@@ -399,7 +399,7 @@ async fn erasure_reaches_the_cache(door: Door) {
         world.post("/do/status-201", "k1", "{}").await;
     }
     let id = world.records().await[0].id;
-    assert!(world.layer.erase(id).await.unwrap());
+    assert!(world.store.erase(id).await.unwrap());
     let answer = world.post("/do/status-201", "k1", "{}").await;
     answer.refuses(410, "idempotency_response_not_stored");
 }

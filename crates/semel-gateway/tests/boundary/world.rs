@@ -71,7 +71,6 @@ impl World {
         let clock = ManualClock::default();
         let store = Faulty::new(Memory::new(Arc::new(clock.clone())));
         let layer = Layer::new(store.clone())
-            .clock(Arc::new(clock.clone()))
             .patience(patience, patience)
             .tenant(tenant::header("X-Account"))
             .status_path("/.semel/operations/");
