@@ -43,6 +43,7 @@ pub mod policy;
 pub mod record;
 pub mod store;
 pub mod time;
+pub mod transaction;
 pub mod transition;
 
 pub use fingerprint::{Fingerprint, Fingerprints};
@@ -56,4 +57,5 @@ pub use record::{
 };
 pub use store::{Error, Inspect, Maintain, Store};
 pub use time::{Clock, SystemClock, Timestamp};
+pub use transaction::Transaction;
 pub use transition::{Completion, Decision, Event, Held, Reserve, Resolution, Resolve, Verdict};

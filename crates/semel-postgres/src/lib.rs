@@ -1,0 +1,1 @@
+//! The store of Semel in PostgreSQL: many processes, one truth.

@@ -1,0 +1,1 @@
+//! A replay cache in Redis, in front of a durable store.
