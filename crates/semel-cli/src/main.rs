@@ -4,6 +4,7 @@ mod demo;
 mod fingerprint;
 mod gateway;
 mod logging;
+mod migrate;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -27,6 +28,8 @@ enum Command {
     Fingerprint(fingerprint::Args),
     /// Guard the application behind it
     Gateway(gateway::Args),
+    /// Create or upgrade the schema of a store
+    Migrate(migrate::Args),
 }
 
 /// 0 fine, 1 failure; usage errors end in `clap` with 2.
@@ -35,6 +38,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Fingerprint(args) => fingerprint::run(&args),
         Command::Gateway(args) => gateway::run(args),
+        Command::Migrate(args) => migrate::run(&args),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

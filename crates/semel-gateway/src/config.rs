@@ -37,7 +37,7 @@ use std::time::Duration;
 use http::HeaderName;
 use semel_core::key::Dialect;
 
-pub use address::{Listen, StoreUrl, Upstream};
+pub use address::{CacheUrl, Listen, Secret, StoreUrl, Upstream};
 pub use environment::Environment;
 pub use pattern::Pattern;
 pub use policy::{MAX_BODY, PolicyConfig};
@@ -69,6 +69,8 @@ pub struct Config {
     pub header: HeaderName,
     /// The header that marks a replay.
     pub replayed_header: HeaderName,
+    /// A cache of answers that all processes share, in front of the store.
+    pub cache: Option<CacheUrl>,
     /// The size of the replay cache in this process, in bytes; 0 is none.
     pub replay_cache: u64,
     /// The listener for operators.
@@ -248,6 +250,16 @@ impl Source {
                  execute again; write \"sqlite:semel.db\", or add --allow-volatile for a test",
             );
         }
+        let cache = pick.of(None, "", "SEMEL_CACHE", document.cache);
+        if let Some((_, from)) = &cache
+            && !matches!(store, StoreUrl::Postgres(_))
+        {
+            problems.from(
+                from.clone(),
+                "a cache in Redis is for processes that share a store in PostgreSQL; the cache \
+                 in this process is `replay_cache = \"64MiB\"`",
+            );
+        }
         let (admin_listen, admin_from) =
             admin_listen.unwrap_or_else(|| (loopback(8081), Origin::Default));
         if !admin_listen.is_loopback() && token.is_none() {
@@ -272,6 +284,7 @@ impl Source {
             listen: listen.map_or_else(|| loopback(8080), |(listen, _)| listen),
             upstream: upstream?.0,
             store,
+            cache: cache.map(|(cache, _)| cache),
             dialect: document.dialect,
             header: document.header,
             replayed_header: document.replayed_header,

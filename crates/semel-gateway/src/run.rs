@@ -9,6 +9,7 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use semel_core::{Inspect, Memory, OperationId, Store};
 use semel_http::{Layer, route};
+use semel_postgres::Postgres;
 use semel_sqlite::Sqlite;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::assemble::{guard, guard_anew};
-use crate::config::{Config, Source, StoreUrl};
+use crate::config::{CacheUrl, Config, Source, StoreUrl};
 use crate::front::{Current, Front};
 use crate::server::{Limits, Tls, TlsError, Workers, bind};
 use crate::upstream::{ConfigError, Forward, Upstream, UpstreamConfig};
@@ -43,9 +44,15 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
-    /// The store cannot be opened.
+    /// The store's file cannot be opened.
     #[error(transparent)]
-    Store(#[from] semel_sqlite::Error),
+    Sqlite(#[from] semel_sqlite::Error),
+    /// The store's database cannot be used.
+    #[error(transparent)]
+    Postgres(#[from] semel_postgres::Error),
+    /// The cache's address cannot be used.
+    #[error(transparent)]
+    Redis(#[from] semel_redis::Error),
     /// The routes contradict each other.
     #[error(transparent)]
     Route(#[from] route::Error),
@@ -94,6 +101,18 @@ pub async fn run(
         StoreUrl::Sqlite(path) => {
             let store = Sqlite::open(path).await?;
             run_over(store, config, source, threads, ready).await
+        }
+        StoreUrl::Postgres(url) => {
+            let store = Postgres::open(url.expose()).await?;
+            match &config.cache {
+                Some(CacheUrl(cache)) => {
+                    let cached = semel_redis::Options::new(cache.expose())
+                        .open(store)
+                        .await?;
+                    run_over(cached, config, source, threads, ready).await
+                }
+                None => run_over(store, config, source, threads, ready).await,
+            }
         }
         StoreUrl::Memory => {
             tracing::warn!("the store is memory: everything is forgotten when the process ends");
@@ -319,6 +338,7 @@ fn needs_restart(running: &Config, read: &Config) -> Vec<&'static str> {
         ("listen", running.listen != read.listen),
         ("upstream", running.upstream != read.upstream),
         ("store", running.store != read.store),
+        ("cache", running.cache != read.cache),
         ("replay_cache", running.replay_cache != read.replay_cache),
         ("admin.listen", admin(running) != admin(read)),
         ("admin.token", running.admin.token != read.admin.token),

@@ -1,1 +1,150 @@
 //! The store of Semel in PostgreSQL: many processes, one truth.
+//!
+//! Every verb of the [state machine](semel_core::transition) is one guarded statement in a
+//! file of its own, and the database's clock decides. Calls share statements: what arrives
+//! while one is under way goes together in the next, so that a lone request waits for nobody
+//! and hundreds share a commit.
+//!
+//! ```no_run
+//! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
+//! use semel_core::{Decision, Fingerprint, Identity, Key, OperationId, Policy, Reserve, Store};
+//!
+//! let store = semel_postgres::Postgres::open("postgres://app@127.0.0.1/shop").await?;
+//! let decision = store
+//!     .reserve(Reserve {
+//!         id: OperationId::generate(),
+//!         identity: Identity::new("tenant-1", "create_payment", Key::new("8e03978e-40d5")?)?,
+//!         fingerprints: Fingerprint::of(&("EUR", 1000))?.into(),
+//!         owner: "host-1/42".into(),
+//!         policy: Policy::default(),
+//!     })
+//!     .await?;
+//! assert!(matches!(decision, Decision::Execute(_)));
+//! # Ok(())
+//! # }
+//! ```
+
+mod connection;
+mod errand;
+mod error;
+mod holder;
+mod lane;
+mod listen;
+mod maintenance;
+mod migrate;
+mod queries;
+mod queue;
+mod reader;
+mod reserve;
+mod row;
+mod store;
+mod time;
+mod tls;
+pub mod transaction;
+
+#[cfg(test)]
+mod guards;
+#[cfg(test)]
+mod plans;
+
+use std::sync::Arc;
+
+use semel_core::identity::IdentityHash;
+use semel_core::{Clock, Identity};
+
+pub use error::Error;
+
+use connection::Connector;
+use queries::Queries;
+
+/// A store in a PostgreSQL database. Clones share it; when the last one goes, what was accepted
+/// is finished and the connections are closed.
+#[derive(Clone, Debug)]
+pub struct Postgres {
+    inner: Arc<store::Inner>,
+}
+
+/// How a [`Postgres`] store is opened.
+#[derive(Clone)]
+pub struct Options {
+    url: Box<str>,
+    clock: Option<Arc<dyn Clock>>,
+    queries: Queries,
+    identity_hash: fn(&Identity) -> IdentityHash,
+}
+
+impl Postgres {
+    /// Connects, and creates or upgrades the schema, with the default [`Options`].
+    ///
+    /// # Errors
+    /// See [`Error`].
+    ///
+    /// # Cancellation
+    /// Dropping the future may leave the schema created.
+    pub async fn open(url: &str) -> Result<Self, Error> {
+        Options::new(url).open().await
+    }
+}
+
+impl Options {
+    /// The defaults: the database's own clock.
+    pub fn new(url: &str) -> Self {
+        Self {
+            url: url.into(),
+            clock: None,
+            queries: Queries::default(),
+            identity_hash: Identity::hash,
+        }
+    }
+
+    /// Judges leases and windows by `clock` instead of the database's own: for tests.
+    pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock: Some(clock),
+            ..self
+        }
+    }
+
+    /// Connects, and creates or upgrades the schema.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    ///
+    /// # Cancellation
+    /// Dropping the future may leave the schema created.
+    pub async fn open(self) -> Result<Postgres, Error> {
+        store::Inner::open(self).await.map(|inner| Postgres {
+            inner: Arc::new(inner),
+        })
+    }
+}
+
+/// The URL may hold a password, so nothing of it is shown.
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("clock", &self.clock)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Creates or upgrades the schema, and says how many steps that took.
+///
+/// # Errors
+/// See [`Error`].
+///
+/// # Cancellation
+/// Dropping the future leaves the schema as it was, or whole.
+pub async fn migrate(url: &str) -> Result<usize, Error> {
+    let connector = Connector::new(url, Queries::default())?;
+    let mut client = connector.client().await.map_err(|source| Error::Connect {
+        address: connector.address.clone(),
+        source,
+    })?;
+    migrate::migrate(&connector, &mut client).await
+}
+
+/// The SQL of the schema, from nothing to the newest version.
+pub fn schema() -> String {
+    migrate::text()
+}

@@ -46,6 +46,7 @@
 
 pub mod clock;
 pub mod conformance;
+pub mod database;
 pub mod faulty;
 pub mod histories;
 pub mod twin;

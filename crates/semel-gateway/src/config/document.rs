@@ -15,8 +15,8 @@ use toml::de::DeTable;
 use super::problem::Problems;
 use super::table::Table;
 use super::{
-    DialectName, Environment, Limits, Listen, PolicyConfig, RouteConfig, StoreUrl, TenantFrom,
-    TlsConfig, Upstream, header_name, policy, read_file, route, tenant,
+    CacheUrl, DialectName, Environment, Limits, Listen, PolicyConfig, RouteConfig, StoreUrl,
+    TenantFrom, TlsConfig, Upstream, header_name, policy, read_file, route, tenant,
 };
 use crate::admin::Token;
 
@@ -36,6 +36,7 @@ pub(super) struct Document {
     /// Whether it is there at all, right or wrong.
     pub(super) upstream_given: bool,
     pub(super) store: Option<Spanned<StoreUrl>>,
+    pub(super) cache: Option<Spanned<CacheUrl>>,
     pub(super) dialect: Dialect,
     pub(super) header: HeaderName,
     pub(super) replayed_header: HeaderName,
@@ -71,6 +72,7 @@ impl Document {
         let listen = top.parsed("listen", Listen::from_str);
         let upstream = top.parsed("upstream", Upstream::from_str);
         let store = top.parsed("store", StoreUrl::from_str);
+        let cache = top.parsed("cache", CacheUrl::from_str);
         let dialect = read_dialect(&mut top, dialect);
         let (header, replayed_header) = read_headers(&mut top);
         let replay_cache = top.size("replay_cache", MAX_REPLAY_CACHE);
@@ -84,10 +86,6 @@ impl Document {
             key_header: &header,
         };
         let routes = route::read(top.tables("route", "[[route]]"), &common);
-        top.later(
-            "cache",
-            "the cache in this process is `replay_cache = \"64MiB\"`",
-        );
         top.later("webhook", "take the table out");
         top.finish();
         Some(Self {
@@ -95,6 +93,7 @@ impl Document {
             upstream,
             upstream_given,
             store,
+            cache,
             dialect,
             header,
             replayed_header,

@@ -135,9 +135,14 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
         "upstream = \"https://a\"",
         &[("1:12", "https is not in this version yet")],
     ),
+    ("store = \"postgres:\"", &[("1:9", "names no database")]),
     (
-        "store = \"postgres://a/b\"",
-        &[("1:9", "PostgreSQL is not in this version yet")],
+        "cache = \"redis://a\"",
+        &[("1:9", "is for processes that share a store in PostgreSQL")],
+    ),
+    (
+        "store = \"postgres://a/b\"\ncache = \"a\"",
+        &[("2:9", "no address of a cache")],
     ),
     ("store = \"memory:\"", &[("1:9", "forgets every operation")]),
     (
@@ -430,11 +435,7 @@ fn variables_are_named() {
         ("SEMEL_LISTEN", "8080", "no address"),
         ("SEMEL_LISTEN", "", "no address"),
         ("SEMEL_UPSTREAM", "app", "no scheme"),
-        (
-            "SEMEL_STORE",
-            "postgres://u:secret@h/d",
-            "not in this version yet",
-        ),
+        ("SEMEL_STORE", "postgresql:secret", "names no database"),
         ("SEMEL_STORE", "memory:", "--allow-volatile"),
         ("SEMEL_ADMIN_LISTEN", "0.0.0.0:1", "SEMEL_ADMIN_TOKEN"),
         ("SEMEL_DIALECT", "strip", "did you mean \"stripe\"?"),

@@ -1,0 +1,50 @@
+//! `semel migrate`: the schema, before a process needs it.
+
+use std::io::{self, Write as _};
+
+use anyhow::{Context as _, Result, bail};
+use semel_gateway::config::StoreUrl;
+use semel_sqlite::Sqlite;
+
+/// Create or upgrade the schema of a store. Every process does so when it starts, if its user
+/// may; where it may not, this is run by one who may.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The store, such as sqlite:semel.db or <postgres://user@host/database>
+    #[arg(long, env = "SEMEL_STORE", hide_env_values = true, value_name = "URL")]
+    store: StoreUrl,
+
+    /// Show the SQL, from nothing to the newest version, and do nothing
+    #[arg(long)]
+    print: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let text = if args.print {
+        match &args.store {
+            StoreUrl::Postgres(_) => semel_postgres::schema(),
+            StoreUrl::Sqlite(_) => semel_sqlite::schema(),
+            StoreUrl::Memory => bail!("`memory:` has no schema"),
+        }
+    } else {
+        migrate(&args.store)?
+    };
+    io::stdout()
+        .write_all(text.as_bytes())
+        .context("cannot write standard output")
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn migrate(store: &StoreUrl) -> Result<String> {
+    match store {
+        StoreUrl::Postgres(url) => Ok(match semel_postgres::migrate(url.expose()).await? {
+            0 => format!("{store} is up to date\n"),
+            steps => format!("{store} is up to date now, {steps} steps later\n"),
+        }),
+        StoreUrl::Sqlite(path) => {
+            Sqlite::open(path).await?;
+            Ok(format!("{store} is up to date\n"))
+        }
+        StoreUrl::Memory => bail!("`memory:` has no schema"),
+    }
+}

@@ -1,0 +1,118 @@
+-- One row an operation. Times are microseconds since the Unix epoch, as the pure function has
+-- them; `to_timestamp(created_at / 1e6)` shows one to a person.
+--
+-- `status` decides which columns count. The others keep what they last held, for whoever
+-- reads the table with a SQL shell: a completed row still says who executed it. So every
+-- statement that acts on a time names the status as well.
+--
+-- Not partitioned by time: a key must be unique over all partitions, and PostgreSQL can see to
+-- that only where the key holds the partition. Retention works in small batches instead.
+CREATE TABLE semel.operations (
+    -- Sixteen bytes that stand for the identity in the index. The identity itself is in the
+    -- row and is compared whenever the row is read: a hash alone is not trusted.
+    key_hash            uuid    NOT NULL,
+    id                  uuid    NOT NULL,
+    scope               text    NOT NULL CHECK (scope IN ('operation', 'tenant')),
+    tenant              text    NOT NULL,
+    operation           text    NOT NULL,
+    key                 text    NOT NULL,
+    fingerprint_version integer NOT NULL,
+    fingerprint         bytea   NOT NULL CHECK (octet_length(fingerprint) = 32),
+    status              text    NOT NULL,
+    attempt             bigint  NOT NULL CHECK (attempt >= 1),
+    owner               text    NOT NULL,
+    locked_until        bigint  NOT NULL,
+    -- Whether somebody in another process waits for the end and is to be told.
+    awaited             boolean NOT NULL DEFAULT false,
+    recovery_point      text,
+    recovery_data       bytea,
+    response_status     integer,
+    response_headers    bytea,
+    response_body       bytea,
+    schema_version      integer,
+    resource_type       text,
+    resource_id         text,
+    error_code          text,
+    reconcile_after     bigint,
+    reconcile_attempts  bigint,
+    dead_lettered_at    bigint,
+    resolved_by         text,
+    replay_us           bigint  NOT NULL,
+    body_us             bigint  NOT NULL,
+    -- NULL: deleted at the end of the replay window, no tombstone.
+    tombstone_us        bigint,
+    created_at          bigint  NOT NULL,
+    updated_at          bigint  NOT NULL,
+    completed_at        bigint,
+    expires_at          bigint,
+    body_expires_at     bigint,
+    purge_at            bigint,
+
+    -- The lock: of two first requests under one key, one inserts.
+    CONSTRAINT operations_pkey PRIMARY KEY (key_hash),
+    CONSTRAINT operations_status CHECK (
+        status IN ('in_progress', 'completed', 'failed_retryable', 'unknown', 'expired')
+    ),
+    -- A completed operation has an answer, and nothing else has one.
+    CONSTRAINT operations_answer CHECK (
+        (status = 'completed') = (response_status IS NOT NULL)
+        AND (status = 'completed') = (response_headers IS NOT NULL)
+        AND (status = 'completed') = (schema_version IS NOT NULL)
+        AND (status = 'completed' OR response_body IS NULL)
+        AND (status <> 'completed' OR (completed_at IS NOT NULL AND expires_at IS NOT NULL))
+    ),
+    -- Only a stored body can be dropped.
+    CONSTRAINT operations_body CHECK (body_expires_at IS NULL OR response_body IS NOT NULL),
+    CONSTRAINT operations_retryable CHECK (
+        status <> 'failed_retryable' OR expires_at IS NOT NULL
+    ),
+    CONSTRAINT operations_unknown CHECK (
+        status <> 'unknown' OR (reconcile_after IS NOT NULL AND reconcile_attempts IS NOT NULL)
+    ),
+    -- Only what is unknown can wait for a person.
+    CONSTRAINT operations_dead_letter CHECK (dead_lettered_at IS NULL OR status = 'unknown'),
+    -- Only a tombstone can be purged.
+    CONSTRAINT operations_tombstone CHECK ((status = 'expired') = (purge_at IS NOT NULL)),
+    CONSTRAINT operations_recovery CHECK ((recovery_point IS NULL) = (recovery_data IS NULL)),
+    CONSTRAINT operations_resource CHECK ((resource_type IS NULL) = (resource_id IS NULL))
+) WITH (
+    -- Every operation is inserted once and updated once, with its response: the new version of
+    -- a row seldom fits beside the old one, and room that is kept free is never used.
+    fillfactor = 100,
+    -- Every completion leaves a dead version behind. The default of a fifth of the table would
+    -- let millions pile up before anything is cleared away.
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_insert_scale_factor = 0.05,
+    autovacuum_analyze_scale_factor = 0.05,
+    -- No pause: the batches of a vacuum that keeps up are small.
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- A response is stored once and read seldom; compressing it costs more than it saves, and
+-- much of it is compressed already.
+ALTER TABLE semel.operations ALTER COLUMN response_body SET STORAGE EXTERNAL;
+
+-- The fence's name, and the order of lists: the ids grow, so this index grows at its end.
+CREATE UNIQUE INDEX operations_id ON semel.operations (id);
+
+-- What the workers look for. Each holds only the rows that its worker may want: the first
+-- two stay as small as what is under way or unresolved, whatever the size of the table.
+CREATE INDEX operations_leases ON semel.operations (locked_until)
+    WHERE status = 'in_progress';
+CREATE INDEX operations_due ON semel.operations (reconcile_after)
+    WHERE status = 'unknown' AND dead_lettered_at IS NULL;
+CREATE INDEX operations_windows ON semel.operations (expires_at)
+    WHERE status IN ('completed', 'failed_retryable');
+CREATE INDEX operations_bodies ON semel.operations (body_expires_at)
+    WHERE body_expires_at IS NOT NULL;
+CREATE INDEX operations_tombstones ON semel.operations (purge_at)
+    WHERE purge_at IS NOT NULL;
+
+-- How many erasures there were: whoever keeps copies of answers drops all that are older. One
+-- row, written by erasures only.
+CREATE TABLE semel.epoch (
+    singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
+    erasures  bigint  NOT NULL
+);
+INSERT INTO semel.epoch (erasures) VALUES (0);

@@ -1,0 +1,2 @@
+-- Returns when the application's rows and the completion are on the disk.
+COMMIT

@@ -1,0 +1,21 @@
+-- Removes bodies before the rest, where their time is shorter. A CHECK sees to it that only a
+-- completed row with a body has such a time.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
+),
+due AS MATERIALIZED (
+    SELECT operations.key_hash
+    FROM clock
+    CROSS JOIN semel.operations
+    WHERE operations.body_expires_at IS NOT NULL
+      AND operations.body_expires_at <= clock.now -- guard: the body's time is over
+    ORDER BY operations.body_expires_at
+    LIMIT $2
+    FOR UPDATE OF operations SKIP LOCKED
+)
+UPDATE semel.operations
+SET response_body = NULL, body_expires_at = NULL, updated_at = clock.now
+FROM due
+CROSS JOIN clock
+WHERE operations.key_hash = due.key_hash
+RETURNING operations.id

@@ -1,0 +1,2 @@
+-- How many erasures there were.
+SELECT erasures FROM semel.epoch

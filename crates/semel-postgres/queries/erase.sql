@@ -1,0 +1,22 @@
+-- Removes what could name a person and keeps the fact. All who keep copies are told, in the
+-- commit that makes them worthless.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
+),
+erased AS (
+    UPDATE semel.operations
+    SET response_headers = '', response_body = NULL, body_expires_at = NULL,
+        recovery_point = NULL, recovery_data = NULL, updated_at = clock.now
+    FROM clock
+    WHERE id = $2
+      AND status = 'completed' -- guard: what is under way still needs its data
+    RETURNING id
+),
+counted AS (
+    UPDATE semel.epoch
+    SET erasures = erasures + 1
+    WHERE EXISTS (SELECT FROM erased)
+    RETURNING erasures
+)
+SELECT erasures, pg_notify('semel', 'epoch ' || erasures)::text
+FROM counted

@@ -1,0 +1,13 @@
+-- Operations, newest first, from a cursor on; the first page begins after all ids there can
+-- be, so that every page is found by a seek. The filters that are not set admit all.
+SELECT id, scope, tenant, operation, key, status, attempt, dead_lettered_at, error_code,
+    created_at, updated_at
+FROM semel.operations
+WHERE ($1::uuid IS NULL OR id < $1) -- guard: after the page before
+  AND ($2::text IS NULL OR status = $2) -- guard: filter
+  AND ($3::text IS NULL OR tenant = $3) -- guard: filter
+  AND ($4::text IS NULL OR operation = $4) -- guard: filter
+  AND ($5::text IS NULL OR key = $5) -- guard: filter
+  AND ($6::boolean IS NULL OR (dead_lettered_at IS NOT NULL) = $6) -- guard: filter
+ORDER BY id DESC
+LIMIT $7

@@ -1,0 +1,2 @@
+-- Ends that somebody waits for, and erasures.
+LISTEN semel

@@ -1,0 +1,16 @@
+-- It is proven that it did not happen: the next request may execute.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
+),
+done AS (
+    UPDATE semel.operations
+    SET status = 'failed_retryable', error_code = $4, updated_at = clock.now,
+        expires_at = clock.now + replay_us, dead_lettered_at = NULL, resolved_by = $5
+    FROM clock
+    WHERE id = $2
+      AND attempt = $3 -- guard: a verdict is about one attempt
+      AND status = 'unknown' -- guard: only what is unknown is decided
+    RETURNING id, awaited
+)
+SELECT id, CASE WHEN awaited THEN pg_notify('semel', 'ended ' || id)::text END
+FROM done

@@ -1,0 +1,15 @@
+-- Still nobody knows: why not, and when to look again.
+WITH clock AS MATERIALIZED (
+    SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
+),
+done AS (
+    UPDATE semel.operations
+    SET error_code = $4, reconcile_after = $5, updated_at = clock.now
+    FROM clock
+    WHERE id = $2
+      AND attempt = $3 -- guard: a verdict is about one attempt
+      AND status = 'unknown' -- guard: only what is unknown is decided
+    RETURNING id, awaited
+)
+SELECT id, CASE WHEN awaited THEN pg_notify('semel', 'ended ' || id)::text END
+FROM done

@@ -1,0 +1,2 @@
+-- Neither the application's rows nor a completion.
+ROLLBACK

@@ -1,0 +1,24 @@
+-- What every connection of the store begins with. Plans are pinned: one that was made while the
+-- table was empty would read it whole, for as long as the connection lives. A server that is
+-- told not to wait for its disk is told otherwise, since a grant that is lost is granted again.
+SELECT
+    set_config('search_path', 'pg_catalog', false),
+    set_config('default_transaction_isolation', 'read committed', false),
+    set_config(
+        'synchronous_commit',
+        CASE current_setting('synchronous_commit')
+            WHEN 'off' THEN 'on'
+            ELSE current_setting('synchronous_commit')
+        END,
+        false
+    ),
+    set_config('plan_cache_mode', 'force_generic_plan', false),
+    set_config('enable_seqscan', 'off', false),
+    set_config('enable_bitmapscan', 'off', false),
+    set_config('enable_hashjoin', 'off', false),
+    set_config('enable_mergejoin', 'off', false),
+    set_config('enable_material', 'off', false),
+    set_config('jit', 'off', false),
+    set_config('statement_timeout', $1, false),
+    set_config('lock_timeout', $2, false),
+    set_config('idle_in_transaction_session_timeout', $1, false)

@@ -1,0 +1,288 @@
+//! What happens out of band: each a guarded statement over a bounded batch, which passes over
+//! the rows that another worker holds.
+
+use semel_core::store::MAX_BATCH;
+use semel_core::transition::{self, Completion, Resolution, Resolve, Verdict};
+use semel_core::{Backoff, Code, Fence, OperationId, Record, State, Timestamp, headers};
+use tokio_postgres::Statement;
+use tokio_postgres::types::ToSql;
+use uuid::Uuid;
+
+use crate::connection::Session;
+use crate::errand::Command;
+use crate::error::Failure;
+use crate::holder;
+use crate::row::{self, uuid};
+use crate::time::Time;
+
+/// Leases that are over become unknowns.
+pub(crate) struct Sweep(pub(crate) usize);
+
+impl Command for Sweep {
+    type Answer = Vec<Fence>;
+    const WRITES: bool = true;
+
+    async fn perform(&self, session: &mut Session, time: &Time) -> Result<Vec<Fence>, Failure> {
+        let parameters: [&(dyn ToSql + Sync); 2] = [&time.given(), &bounded(self.0)];
+        let rows = session
+            .client
+            .query(&session.sql.sweep, &parameters)
+            .await?;
+        rows.iter().map(row::fence).collect()
+    }
+}
+
+/// Due unknowns are handed to one worker.
+pub(crate) struct ClaimDue {
+    pub(crate) operation: Option<Box<str>>,
+    pub(crate) backoff: Backoff,
+    pub(crate) limit: usize,
+}
+
+impl Command for ClaimDue {
+    type Answer = Vec<Record>;
+    const WRITES: bool = true;
+
+    async fn perform(&self, session: &mut Session, time: &Time) -> Result<Vec<Record>, Failure> {
+        let Session { client, sql } = session;
+        let transaction = client.transaction().await?;
+        let now: i64 = transaction
+            .query_one(&sql.now, &[&time.given()])
+            .await?
+            .try_get(0)?;
+        let operation = self.operation.as_deref();
+        let rows = transaction
+            .query(&sql.claim_due, &[&now, &operation, &bounded(self.limit)])
+            .await?;
+        let now = Timestamp::from_micros(now);
+        let mut claimed = Claimed::default();
+        for row in &rows {
+            claimed.add(row::record(row)?, self.backoff, now)?;
+        }
+        transaction
+            .execute(
+                &sql.claim,
+                &[
+                    &now.as_micros(),
+                    &claimed.ids,
+                    &claimed.next,
+                    &claimed.tries,
+                ],
+            )
+            .await?;
+        transaction.commit().await?;
+        Ok(claimed.records)
+    }
+}
+
+#[derive(Default)]
+struct Claimed {
+    records: Vec<Record>,
+    ids: Vec<Uuid>,
+    next: Vec<i64>,
+    tries: Vec<i64>,
+}
+
+impl Claimed {
+    /// Schedules the next look. The delay is the pure function's: it depends on the record.
+    fn add(&mut self, record: Record, backoff: Backoff, now: Timestamp) -> Result<(), Failure> {
+        let fence = record.fence();
+        let after = transition::claim_due(Some(record), backoff, now).record;
+        let Some(record) = after else {
+            return Err(one_rule_only(fence));
+        };
+        let State::Unknown(unresolved) = &record.state else {
+            return Err(one_rule_only(fence));
+        };
+        self.ids.push(uuid(fence.id));
+        self.next.push(unresolved.reconcile_after.as_micros());
+        self.tries.push(unresolved.reconcile_attempts.into());
+        self.records.push(record);
+        Ok(())
+    }
+}
+
+/// A verdict on an unknown operation.
+pub(crate) struct Judge(pub(crate) Resolve);
+
+impl Command for Judge {
+    type Answer = Resolution;
+    const WRITES: bool = true;
+
+    async fn perform(&self, session: &mut Session, time: &Time) -> Result<Resolution, Failure> {
+        let Self(Resolve { fence, verdict, by }) = self;
+        let (now, id, attempt) = (time.given(), uuid(fence.id), i64::from(fence.attempt));
+        let (client, sql) = (&session.client, &session.sql);
+        let by: &str = by;
+        let rows = match verdict {
+            Verdict::Completed(Completion { response, resource }) => {
+                let kind = resource.as_ref().map(|resource| &*resource.kind);
+                let resource = resource.as_ref().map(|resource| &*resource.id);
+                let lines = headers::encode(&response.headers);
+                client
+                    .query(
+                        &sql.resolve_completed,
+                        &[
+                            &now,
+                            &id,
+                            &attempt,
+                            &i32::from(response.status),
+                            &&lines[..],
+                            &response.body.as_deref(),
+                            &i32::from(response.schema_version),
+                            &kind,
+                            &resource,
+                            &by,
+                        ],
+                    )
+                    .await?
+            }
+            Verdict::NotExecuted(code) => {
+                let statement = &sql.resolve_not_executed;
+                client
+                    .query(statement, &[&now, &id, &attempt, &code.as_str(), &by])
+                    .await?
+            }
+            Verdict::StillUnknown(code, after) => {
+                let statement = &sql.resolve_still_unknown;
+                let after = after.as_micros();
+                client
+                    .query(statement, &[&now, &id, &attempt, &code.as_str(), &after])
+                    .await?
+            }
+        };
+        if !rows.is_empty() {
+            return Ok(Resolution::Applied);
+        }
+        let record = holder::find(session, [fence.id].into_iter()).await?;
+        let record = record.into_values().next();
+        let now = Timestamp::from_micros(0);
+        match transition::resolve(record, self.0.clone(), now).answer {
+            // It became unknown just now: the next look finds it.
+            Resolution::Applied => Err(Failure::Contended),
+            refused @ Resolution::Fenced(_) => Ok(refused),
+        }
+    }
+}
+
+/// An unknown operation is set aside for a person.
+pub(crate) struct DeadLetter(pub(crate) Fence, pub(crate) Code);
+
+impl Command for DeadLetter {
+    type Answer = Resolution;
+    const WRITES: bool = true;
+
+    async fn perform(&self, session: &mut Session, time: &Time) -> Result<Resolution, Failure> {
+        let Self(fence, code) = self;
+        let rows = session
+            .client
+            .query(
+                &session.sql.dead_letter,
+                &[
+                    &time.given(),
+                    &uuid(fence.id),
+                    &i64::from(fence.attempt),
+                    &code.as_str(),
+                ],
+            )
+            .await?;
+        if !rows.is_empty() {
+            return Ok(Resolution::Applied);
+        }
+        // Set aside before, or not this attempt's to set aside.
+        let record = holder::find(session, [fence.id].into_iter()).await?;
+        let record = record.into_values().next();
+        let now = Timestamp::from_micros(0);
+        Ok(transition::dead_letter(record, *fence, code.clone(), now).answer)
+    }
+}
+
+/// Replay windows that are over end.
+pub(crate) struct Expire(pub(crate) usize);
+
+impl Command for Expire {
+    type Answer = usize;
+    const WRITES: bool = true;
+
+    async fn perform(&self, session: &mut Session, time: &Time) -> Result<usize, Failure> {
+        batch(session, &session.sql.expire, self.0, time).await
+    }
+}
+
+/// Bodies whose time is over go.
+pub(crate) struct DropBodies(pub(crate) usize);
+
+impl Command for DropBodies {
+    type Answer = usize;
+    const WRITES: bool = true;
+
+    async fn perform(&self, session: &mut Session, time: &Time) -> Result<usize, Failure> {
+        batch(session, &session.sql.drop_bodies, self.0, time).await
+    }
+}
+
+/// Tombstones whose time is over go.
+pub(crate) struct Purge(pub(crate) usize);
+
+impl Command for Purge {
+    type Answer = usize;
+    const WRITES: bool = true;
+
+    async fn perform(&self, session: &mut Session, time: &Time) -> Result<usize, Failure> {
+        batch(session, &session.sql.purge, self.0, time).await
+    }
+}
+
+/// A person's data is removed. The answer is the epoch that begins with it.
+pub(crate) struct Erase(pub(crate) OperationId);
+
+impl Command for Erase {
+    type Answer = Option<i64>;
+    const WRITES: bool = true;
+
+    async fn perform(&self, session: &mut Session, time: &Time) -> Result<Self::Answer, Failure> {
+        let row = session
+            .client
+            .query_opt(&session.sql.erase, &[&time.given(), &uuid(self.0)])
+            .await?;
+        Ok(row.map(|row| row.try_get(0)).transpose()?)
+    }
+}
+
+/// Somebody waits for the end of an attempt.
+pub(crate) struct Watch(pub(crate) Fence);
+
+impl Command for Watch {
+    type Answer = ();
+    const WRITES: bool = true;
+
+    async fn perform(&self, session: &mut Session, _: &Time) -> Result<(), Failure> {
+        let Self(Fence { id, attempt }) = self;
+        let parameters: [&(dyn ToSql + Sync); 2] = [&uuid(*id), &i64::from(*attempt)];
+        session
+            .client
+            .execute(&session.sql.watch, &parameters)
+            .await?;
+        Ok(())
+    }
+}
+
+async fn batch(
+    session: &Session,
+    statement: &Statement,
+    limit: usize,
+    time: &Time,
+) -> Result<usize, Failure> {
+    let parameters: [&(dyn ToSql + Sync); 2] = [&time.given(), &bounded(limit)];
+    Ok(session.client.query(statement, &parameters).await?.len())
+}
+
+fn bounded(limit: usize) -> i64 {
+    i64::try_from(limit.min(MAX_BATCH)).unwrap_or(i64::MAX)
+}
+
+/// A statement chose what the pure function refuses. Nobody may build on either.
+fn one_rule_only(fence: Fence) -> Failure {
+    let Fence { id, attempt } = fence;
+    Failure::Corrupt(format!("attempt {attempt} of {id} is due by one rule only").into())
+}

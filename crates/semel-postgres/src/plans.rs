@@ -1,0 +1,96 @@
+//! A statement that reads the whole table is quick in every test and stands still in
+//! production. The plans here are those of an empty table, which is when they are made.
+
+use semel_testkit::database::Database;
+use tokio_postgres::{Client, NoTls};
+
+use crate::connection::Connector;
+use crate::queries::Queries;
+
+/// What each statement finds its rows by. Those that are not here touch no operation.
+const INDEXES: [(&str, &[&str]); 21] = [
+    ("reserve", &["operations_pkey"]),
+    ("find", &["operations_id"]),
+    ("find_identity", &["operations_pkey"]),
+    ("list", &["operations_id"]),
+    ("complete", &["operations_id"]),
+    ("release", &["operations_id"]),
+    ("evict", &["operations_id"]),
+    ("mark_unknown", &["operations_id"]),
+    ("heartbeat", &["operations_id"]),
+    ("advance", &["operations_id"]),
+    ("watch", &["operations_id", "operations_pkey"]),
+    ("sweep", &["operations_leases", "operations_pkey"]),
+    ("claim_due", &["operations_due"]),
+    ("claim", &["operations_id"]),
+    ("resolve_completed", &["operations_id"]),
+    ("resolve_not_executed", &["operations_id"]),
+    ("resolve_still_unknown", &["operations_id"]),
+    ("dead_letter", &["operations_id"]),
+    ("expire", &["operations_windows", "operations_pkey"]),
+    ("drop_bodies", &["operations_bodies", "operations_pkey"]),
+    ("purge", &["operations_tombstones", "operations_pkey"]),
+];
+
+#[tokio::test]
+async fn every_statement_finds_its_rows_by_an_index_from_an_empty_table_on() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    crate::migrate(&database.url).await.unwrap();
+    let connector = Connector::new(&database.url, Queries::default()).unwrap();
+    let session = connector.session().await.unwrap();
+    for (name, sql) in Queries::default().each() {
+        if ["now", "epoch", "erase"].contains(&name) {
+            continue;
+        }
+        let wanted = INDEXES.iter().find(|(known, _)| *known == name);
+        let wanted = wanted
+            .unwrap_or_else(|| panic!("{name}: say which index it uses"))
+            .1;
+        let plan = plan(&session.client, name, sql).await;
+        assert!(!plan.contains("Seq Scan on operations"), "{name}:\n{plan}");
+        assert!(!plan.contains("Sort"), "{name} sorts:\n{plan}");
+        for index in wanted {
+            assert!(plan.contains(index), "{name} without {index}:\n{plan}");
+        }
+        for line in plan
+            .lines()
+            .filter(|line| line.contains(" using operations_"))
+        {
+            assert!(
+                wanted.iter().any(|index| line.contains(index)),
+                "{name} also uses {line}"
+            );
+        }
+    }
+}
+
+/// The generic plan, as the lanes run it.
+async fn plan(client: &Client, name: &str, sql: &str) -> String {
+    let prepare = format!("PREPARE {name} AS {sql}");
+    client.batch_execute(&prepare).await.unwrap();
+    let parameters = client.prepare(sql).await.unwrap().params().len();
+    let nulls = vec!["NULL"; parameters].join(", ");
+    let explain = format!("EXPLAIN (COSTS OFF) EXECUTE {name} ({nulls})");
+    let rows = client.query(&explain, &[]).await.unwrap();
+    let lines: Vec<&str> = rows.iter().map(|row| row.get(0)).collect();
+    lines.join("\n")
+}
+
+/// Without the pins the same statement reads the table: the test above can fail.
+#[tokio::test]
+async fn without_the_pins_a_plan_made_on_an_empty_table_reads_all_of_it() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    crate::migrate(&database.url).await.unwrap();
+    let (client, driver) = tokio_postgres::connect(&database.url, NoTls).await.unwrap();
+    tokio::spawn(driver);
+    client
+        .batch_execute("SET plan_cache_mode = force_generic_plan")
+        .await
+        .unwrap();
+    let plan = plan(&client, "complete", Queries::default().complete).await;
+    assert!(plan.contains("Seq Scan on operations"), "{plan}");
+}

@@ -1,0 +1,325 @@
+//! Clients ask to execute.
+//!
+//! One statement decides for all of them, by its guards: the fingerprint, the status and the
+//! time are compared by the database. What it granted to nobody it shows, and the pure function
+//! says what that means.
+
+use semel_core::identity::IdentityHash;
+use semel_core::store::Result;
+use semel_core::time::micros;
+use semel_core::transition::{self, Decision, Grant, InProgress};
+use semel_core::{Fence, OnExpired, OperationId, Record, Reserve, Stale, State, Timestamp};
+use tokio::sync::oneshot;
+use tokio_postgres::Row;
+use uuid::Uuid;
+
+use crate::connection::Session;
+use crate::error::{Failure, unavailable};
+use crate::lane::Kind;
+use crate::row::{self, scope_word, uuid, window_micros};
+use crate::time::Time;
+
+/// Where the columns of the record begin in a row of `reserve.sql`.
+const RECORD: usize = 4;
+
+/// How often a row that is held is looked at again, before whoever holds it is taken for the
+/// owner who is about to say how it ended: other requests hold one for a few milliseconds.
+const HELD_TRIES: u32 = 12;
+
+/// A request that waits for its answer.
+pub(crate) struct Reservation {
+    pub(crate) hash: IdentityHash,
+    pub(crate) request: Reserve,
+    pub(crate) reply: oneshot::Sender<Result<Decision>>,
+    pub(crate) tries: u32,
+}
+
+/// The lanes for reservations.
+pub(crate) struct Reserving;
+
+impl Kind for Reserving {
+    type Call = Reservation;
+
+    /// Enough to make the commit cheap, and few enough that the first is not kept waiting by
+    /// the last.
+    const MOST: usize = 256;
+
+    /// All of them, in the order in which every statement takes its locks.
+    fn batch(waiting: &mut Vec<Reservation>) -> Vec<Reservation> {
+        waiting.sort_unstable_by_key(|call| call.hash.0);
+        std::mem::take(waiting)
+    }
+
+    async fn perform(
+        session: &mut Session,
+        time: &Time,
+        batch: &mut Vec<Reservation>,
+    ) -> std::result::Result<(), Failure> {
+        let sent = time.sending();
+        let rows = ask(session, time, batch).await?;
+        let mut answers: Vec<Option<Answer>> = Vec::new();
+        answers.resize_with(batch.len(), || None);
+        for row in &rows {
+            let told = Told::read(row)?;
+            time.heard(sent, told.now.as_micros());
+            told.answer(row, batch, &mut answers)?;
+        }
+        settle(batch, answers);
+        Ok(())
+    }
+
+    fn tries(call: &mut Reservation) -> &mut u32 {
+        &mut call.tries
+    }
+
+    fn fail(call: Reservation, failure: Failure) {
+        // Whoever asked may be gone.
+        let _ = call.reply.send(Err(failure.of_write()));
+    }
+
+    fn refuse(call: Reservation, reason: &str) {
+        let _ = call.reply.send(Err(unavailable(reason, None)));
+    }
+}
+
+/// What came of a request.
+enum Answer {
+    Decided(Decision),
+    /// The identity in the row is not the request's.
+    Collided,
+    /// Somebody was faster, or holds the row: to be asked again.
+    Again(Box<Record>),
+}
+
+/// Sends the batch, column by column.
+async fn ask(
+    session: &Session,
+    time: &Time,
+    batch: &[Reservation],
+) -> std::result::Result<Vec<Row>, Failure> {
+    let requests = || batch.iter().map(|call| &call.request);
+    let hashes: Vec<_> = batch
+        .iter()
+        .map(|call| Uuid::from_bytes(call.hash.0))
+        .collect();
+    let ids: Vec<_> = requests().map(|request| uuid(request.id)).collect();
+    let identities = || requests().map(|request| &request.identity);
+    let scopes: Vec<_> = identities()
+        .map(|identity| scope_word(identity.scope()))
+        .collect();
+    let tenants: Vec<_> = identities().map(|identity| identity.tenant()).collect();
+    let operations: Vec<_> = identities().map(|identity| identity.operation()).collect();
+    let keys: Vec<_> = identities()
+        .map(|identity| identity.key().as_str())
+        .collect();
+    let newest = || requests().map(|request| request.fingerprints.newest());
+    let digests: Vec<_> = newest().map(|fingerprint| *fingerprint.digest()).collect();
+    let digests: Vec<&[u8]> = digests.iter().map(|digest| &digest[..]).collect();
+    let versions: Vec<_> = newest()
+        .map(|fingerprint| i32::from(fingerprint.version()))
+        .collect();
+    let owners: Vec<_> = requests().map(|request| request.owner.as_str()).collect();
+    let policies = || requests().map(|request| &request.policy);
+    let leases: Vec<_> = policies().map(|policy| micros(policy.lease)).collect();
+    let windows: Vec<_> = policies()
+        .map(|policy| window_micros(policy.windows))
+        .collect();
+    let replays: Vec<_> = windows.iter().map(|(replay, ..)| *replay).collect();
+    let bodies: Vec<_> = windows.iter().map(|(_, body, _)| *body).collect();
+    let tombstones: Vec<_> = windows.iter().map(|(.., tombstone)| *tombstone).collect();
+    let resumes: Vec<_> = policies()
+        .map(|policy| policy.stale == Stale::Resume && policy.recovery_points)
+        .collect();
+    let anew: Vec<_> = policies()
+        .map(|policy| policy.on_expired == OnExpired::Execute)
+        .collect();
+    let older: Vec<(i64, [u8; 32], i32)> = batch
+        .iter()
+        .zip(1..)
+        .flat_map(|(call, nth)| {
+            let fingerprints = call.request.fingerprints.iter();
+            fingerprints
+                .skip(1)
+                .map(move |older| (nth, *older.digest(), i32::from(older.version())))
+        })
+        .collect();
+    let older_nths: Vec<_> = older.iter().map(|(nth, ..)| *nth).collect();
+    let older_digests: Vec<&[u8]> = older.iter().map(|(_, digest, _)| &digest[..]).collect();
+    let older_versions: Vec<_> = older.iter().map(|(.., version)| *version).collect();
+    let rows = session
+        .client
+        .query(
+            &session.sql.reserve,
+            &[
+                &time.given(),
+                &hashes,
+                &ids,
+                &scopes,
+                &tenants,
+                &operations,
+                &keys,
+                &digests,
+                &versions,
+                &owners,
+                &leases,
+                &replays,
+                &bodies,
+                &tombstones,
+                &resumes,
+                &anew,
+                &older_nths,
+                &older_digests,
+                &older_versions,
+            ],
+        )
+        .await?;
+    Ok(rows)
+}
+
+/// A row of `reserve.sql`, without the record.
+struct Told<'r> {
+    how: &'r str,
+    nth: Option<i64>,
+    begun: Option<Uuid>,
+    now: Timestamp,
+}
+
+impl<'r> Told<'r> {
+    fn read(row: &'r Row) -> std::result::Result<Self, Failure> {
+        Ok(Self {
+            how: row.try_get(0)?,
+            nth: row.try_get(1)?,
+            begun: row.try_get(2)?,
+            now: Timestamp::from_micros(row.try_get(3)?),
+        })
+    }
+
+    fn answer(
+        &self,
+        row: &Row,
+        batch: &[Reservation],
+        answers: &mut [Option<Answer>],
+    ) -> std::result::Result<(), Failure> {
+        let at = match (self.nth, self.begun) {
+            (Some(nth), _) => usize::try_from(nth - 1).ok(),
+            (None, Some(id)) => {
+                let id = OperationId::from_bytes(id.into_bytes());
+                batch.iter().position(|call| call.request.id == id)
+            }
+            (None, None) => None,
+        };
+        let nobodys = || Failure::Corrupt("an answer was given to nobody's request".into());
+        let at = at.filter(|at| *at < batch.len()).ok_or_else(nobodys)?;
+        let request = &batch[at].request;
+        let known = &mut answers[at];
+        match self.how {
+            "begun" => *known = Some(Answer::Decided(self.begins(request))),
+            "anew" => *known = Some(Answer::Decided(self.begins(request))),
+            "again" => {
+                let grant = grant(row::record_from(row, RECORD)?)?;
+                *known = Some(Answer::Decided(Decision::Execute(grant)));
+            }
+            "resumed" => {
+                let grant = grant(row::record_from(row, RECORD)?)?;
+                *known = Some(Answer::Decided(Decision::Resume(grant)));
+            }
+            "lost" => {
+                let record = row::record_from(row, RECORD)?;
+                *known = Some(judge(record, request, self.now));
+            }
+            // What this statement changed it also found as it was before.
+            "found" if known.is_none() => {
+                let record = row::record_from(row, RECORD)?;
+                *known = Some(if record.identity.names_same_record(&request.identity) {
+                    judge(record, request, self.now)
+                } else {
+                    Answer::Collided
+                });
+            }
+            "found" => {}
+            other => {
+                return Err(Failure::Corrupt(
+                    format!("no answer is called {other:?}").into(),
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn begins(&self, request: &Reserve) -> Decision {
+        let fence = Fence {
+            id: request.id,
+            attempt: 1,
+        };
+        Decision::Execute(Grant {
+            fence,
+            locked_until: self.now.saturating_add(request.policy.lease),
+            recovery: None,
+        })
+    }
+}
+
+fn grant(record: Record) -> std::result::Result<Grant, Failure> {
+    let fence = record.fence();
+    let State::InProgress(lease) = record.state else {
+        return Err(Failure::Corrupt(
+            format!("operation {} was granted and is not in progress", record.id).into(),
+        ));
+    };
+    Ok(Grant {
+        fence,
+        locked_until: lease.locked_until,
+        recovery: record.recovery,
+    })
+}
+
+/// What a record means for a request that was granted nothing.
+fn judge(record: Record, request: &Reserve, now: Timestamp) -> Answer {
+    let lapsed = matches!(&record.state, State::InProgress(lease) if lease.locked_until <= now);
+    let decision = transition::reserve(Some(record.clone()), request.clone(), now).answer;
+    match decision {
+        // The statement would have granted these, had nobody else been there.
+        Decision::Execute(_) | Decision::Resume(_) => Answer::Again(Box::new(record)),
+        Decision::Unknown(_) if lapsed => Answer::Again(Box::new(record)),
+        decision @ (Decision::Replay(_)
+        | Decision::InProgress(_)
+        | Decision::Unknown(_)
+        | Decision::KeyMisuse { .. }
+        | Decision::Expired(_)) => Answer::Decided(decision),
+    }
+}
+
+/// Answers those who have an answer, and leaves the others to be asked again.
+fn settle(batch: &mut Vec<Reservation>, answers: Vec<Option<Answer>>) {
+    let calls = std::mem::take(batch);
+    for (call, answer) in calls.into_iter().zip(answers) {
+        let answer = match answer {
+            Some(Answer::Decided(decision)) => Ok(decision),
+            Some(Answer::Collided) => {
+                Err(Failure::Corrupt("two identities have one hash".into()).of_write())
+            }
+            // The lease is over, and somebody holds the row: most likely its owner, who is
+            // saying how it ended at this moment. Nothing is decided over its head.
+            Some(Answer::Again(record)) if call.tries >= HELD_TRIES => match &record.state {
+                State::InProgress(lease) => Ok(Decision::InProgress(InProgress {
+                    fence: record.fence(),
+                    locked_until: lease.locked_until,
+                })),
+                State::Completed(_)
+                | State::FailedRetryable { .. }
+                | State::Unknown(_)
+                | State::Expired { .. } => {
+                    batch.push(call);
+                    continue;
+                }
+            },
+            // Somebody inserted in the instant between the statement's snapshot and its write.
+            Some(Answer::Again(_)) | None => {
+                batch.push(call);
+                continue;
+            }
+        };
+        // Whoever asked may be gone.
+        let _ = call.reply.send(answer);
+    }
+}

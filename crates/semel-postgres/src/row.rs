@@ -1,0 +1,269 @@
+//! Rows as records. A row that makes no sense is reported, never guessed at.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel_core::store::Summary;
+use semel_core::time::micros;
+use semel_core::{
+    Code, Completed, Fence, Fingerprint, Identity, Key, KeyScope, Lease, OperationId, Record,
+    RecoveryPoint, Resource, Response, State, Status, Timestamp, Unresolved, Windows, headers,
+};
+use tokio_postgres::Row;
+use tokio_postgres::types::FromSql;
+use uuid::Uuid;
+
+use crate::error::Failure;
+
+/// The word of a scope.
+pub(crate) fn scope_word(scope: KeyScope) -> &'static str {
+    match scope {
+        KeyScope::Operation => "operation",
+        KeyScope::Tenant => "tenant",
+    }
+}
+
+/// A name as PostgreSQL has it.
+pub(crate) fn uuid(id: OperationId) -> Uuid {
+    Uuid::from_bytes(*id.as_bytes())
+}
+
+/// A row whose columns are those of `find.sql`.
+pub(crate) fn record(row: &Row) -> Result<Record, Failure> {
+    record_from(row, 0)
+}
+
+/// A row that has the columns of `find.sql` from `first` on.
+pub(crate) fn record_from(row: &Row, first: usize) -> Result<Record, Failure> {
+    let mut columns = Columns { row, next: first };
+    let id = columns.id()?;
+    let identity = columns.identity()?;
+    let version = columns.small()?;
+    let fingerprint = Fingerprint::from_parts(version, columns.digest()?);
+    let status = columns.status()?;
+    let attempt = columns.count()?;
+    let lease = Lease {
+        owner: columns.take::<String>()?.into(),
+        locked_until: columns.time()?,
+    };
+    let recovery = columns.pair(|name: String, data: Vec<u8>| RecoveryPoint {
+        name: name.into(),
+        data: data.into(),
+    })?;
+    let response = columns.response()?;
+    let resource = columns.pair(|kind: String, id: String| Resource {
+        kind: kind.into(),
+        id: id.into(),
+    })?;
+    let last_error = columns.take::<Option<String>>()?.map(Code::new);
+    let unresolved = (columns.optional_time()?, columns.optional_count()?);
+    let dead_lettered_at = columns.optional_time()?;
+    let resolved_by = columns.take::<Option<String>>()?.map(Into::into);
+    let windows = Windows {
+        replay: columns.window()?,
+        body: columns.window()?,
+        tombstone: columns.take::<Option<i64>>()?.map(duration),
+    };
+    let (created_at, updated_at) = (columns.time()?, columns.time()?);
+    let completed_at = columns.optional_time()?;
+    let expires_at = columns.optional_time()?;
+    let body_expires_at = columns.optional_time()?;
+    let purge_at = columns.optional_time()?;
+
+    let state = match status {
+        Status::InProgress => Some(State::InProgress(lease)),
+        Status::Completed => response.zip(completed_at).zip(expires_at).map(
+            |((response, completed_at), expires_at)| {
+                State::Completed(Completed {
+                    response,
+                    completed_at,
+                    expires_at,
+                    body_expires_at,
+                })
+            },
+        ),
+        Status::FailedRetryable => {
+            expires_at.map(|expires_at| State::FailedRetryable { expires_at })
+        }
+        Status::Unknown => {
+            unresolved
+                .0
+                .zip(unresolved.1)
+                .map(|(reconcile_after, reconcile_attempts)| {
+                    State::Unknown(Unresolved {
+                        reconcile_after,
+                        reconcile_attempts,
+                        dead_lettered_at,
+                    })
+                })
+        }
+        Status::Expired => purge_at.map(|purge_at| State::Expired { purge_at }),
+    };
+    let state =
+        state.ok_or_else(|| Failure::Corrupt(format!("operation {id} is half {status}").into()))?;
+    Ok(Record {
+        id,
+        identity,
+        fingerprint,
+        attempt,
+        state,
+        recovery,
+        resource,
+        windows,
+        last_error,
+        resolved_by,
+        created_at,
+        updated_at,
+    })
+}
+
+/// A row of `list.sql`.
+pub(crate) fn summary(row: &Row) -> Result<Summary, Failure> {
+    let mut columns = Columns { row, next: 0 };
+    let id = columns.id()?;
+    let identity = columns.identity()?;
+    let status = columns.status()?;
+    Ok(Summary {
+        fence: Fence {
+            id,
+            attempt: columns.count()?,
+        },
+        identity,
+        status,
+        dead_lettered_at: columns.optional_time()?,
+        last_error: columns.take::<Option<String>>()?.map(Code::new),
+        created_at: columns.time()?,
+        updated_at: columns.time()?,
+    })
+}
+
+/// A row that begins with an id.
+pub(crate) fn id(row: &Row) -> Result<OperationId, Failure> {
+    Columns { row, next: 0 }.id()
+}
+
+/// A row that begins with an id and an attempt.
+pub(crate) fn fence(row: &Row) -> Result<Fence, Failure> {
+    let mut columns = Columns { row, next: 0 };
+    Ok(Fence {
+        id: columns.id()?,
+        attempt: columns.count()?,
+    })
+}
+
+/// The windows of a policy as they are stored.
+pub(crate) fn window_micros(windows: Windows) -> (i64, i64, Option<i64>) {
+    (
+        micros(windows.replay),
+        micros(windows.body),
+        windows.tombstone.map(micros),
+    )
+}
+
+/// The columns of a row, read from left to right.
+struct Columns<'r> {
+    row: &'r Row,
+    next: usize,
+}
+
+impl<'r> Columns<'r> {
+    fn take<T: FromSql<'r>>(&mut self) -> Result<T, Failure> {
+        let column = self.next;
+        self.next += 1;
+        self.row
+            .try_get(column)
+            .map_err(|error| Failure::Corrupt(format!("column {column}: {error}").into()))
+    }
+
+    fn time(&mut self) -> Result<Timestamp, Failure> {
+        Ok(Timestamp::from_micros(self.take()?))
+    }
+
+    fn optional_time(&mut self) -> Result<Option<Timestamp>, Failure> {
+        Ok(self.take::<Option<i64>>()?.map(Timestamp::from_micros))
+    }
+
+    fn window(&mut self) -> Result<Duration, Failure> {
+        Ok(duration(self.take()?))
+    }
+
+    fn id(&mut self) -> Result<OperationId, Failure> {
+        Ok(OperationId::from_bytes(self.take::<Uuid>()?.into_bytes()))
+    }
+
+    /// Numbers are wider in the table than here, since PostgreSQL has none without a sign.
+    fn count(&mut self) -> Result<u32, Failure> {
+        narrow(self.take::<i64>()?)
+    }
+
+    fn optional_count(&mut self) -> Result<Option<u32>, Failure> {
+        self.take::<Option<i64>>()?.map(narrow).transpose()
+    }
+
+    fn small(&mut self) -> Result<u16, Failure> {
+        narrow(self.take::<i32>()?)
+    }
+
+    fn digest(&mut self) -> Result<[u8; 32], Failure> {
+        self.take::<&[u8]>()?
+            .try_into()
+            .map_err(|_| Failure::Corrupt("a fingerprint has not 32 bytes".into()))
+    }
+
+    fn status(&mut self) -> Result<Status, Failure> {
+        let word: &str = self.take()?;
+        Status::from_word(word)
+            .ok_or_else(|| Failure::Corrupt(format!("no status is called {word:?}").into()))
+    }
+
+    fn identity(&mut self) -> Result<Identity, Failure> {
+        let corrupt = |what: &dyn std::fmt::Display| Failure::Corrupt(what.to_string().into());
+        let word: &str = self.take()?;
+        let scope = [KeyScope::Operation, KeyScope::Tenant]
+            .into_iter()
+            .find(|scope| scope_word(*scope) == word)
+            .ok_or_else(|| corrupt(&format_args!("no scope is called {word:?}")))?;
+        let (tenant, operation): (&str, &str) = (self.take()?, self.take()?);
+        let key = Key::new(self.take::<&str>()?).map_err(|error| corrupt(&error))?;
+        Identity::new(tenant, operation, key)
+            .map(|identity| identity.scoped(scope))
+            .map_err(|error| corrupt(&error))
+    }
+
+    /// Two columns that are set together.
+    fn pair<A: FromSql<'r>, B: FromSql<'r>, T>(
+        &mut self,
+        both: impl FnOnce(A, B) -> T,
+    ) -> Result<Option<T>, Failure> {
+        let first: Option<A> = self.take()?;
+        let second: Option<B> = self.take()?;
+        Ok(first.zip(second).map(|(first, second)| both(first, second)))
+    }
+
+    fn response(&mut self) -> Result<Option<Response>, Failure> {
+        let status: Option<i32> = self.take()?;
+        let lines: Option<&[u8]> = self.take()?;
+        let body: Option<&[u8]> = self.take()?;
+        let schema_version: Option<i32> = self.take()?;
+        let (Some(status), Some(lines), Some(schema_version)) = (status, lines, schema_version)
+        else {
+            return Ok(None);
+        };
+        let headers = headers::decode(Bytes::copy_from_slice(lines))
+            .ok_or_else(|| Failure::Corrupt("stored headers cannot be read".into()))?;
+        Ok(Some(Response {
+            status: narrow(status)?,
+            headers,
+            body: body.map(Bytes::copy_from_slice),
+            schema_version: narrow(schema_version)?,
+        }))
+    }
+}
+
+fn narrow<T: TryFrom<W>, W: Copy + std::fmt::Display>(wide: W) -> Result<T, Failure> {
+    T::try_from(wide).map_err(|_| Failure::Corrupt(format!("{wide} is out of range").into()))
+}
+
+fn duration(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}

@@ -1,0 +1,330 @@
+//! The store itself: which lane does what.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::identity::IdentityHash;
+use semel_core::store::{Epoch, Hearing, Page, Query, Result};
+use semel_core::transition::{Completion, Decision, Held, Reserve, Resolution, Resolve};
+use semel_core::{
+    Backoff, Clock, Code, Error, Fence, Identity, Inspect, Maintain, OperationId, Record,
+    RecoveryPoint, Store,
+};
+use tokio::sync::oneshot;
+use tokio::task::{LocalSet, spawn_local};
+
+use crate::connection::{Connector, Session};
+use crate::errand::{Command, Errand, Running, errand};
+use crate::error::{Failure, unavailable};
+use crate::holder::{Saying, Verb, Word};
+use crate::lane::{self, Kind};
+use crate::listen::{self, Ears, Line};
+use crate::maintenance::{
+    ClaimDue, DeadLetter, DropBodies, Erase, Expire, Judge, Purge, Sweep, Watch,
+};
+use crate::queue::{Queue, Refused};
+use crate::reader::{Find, FindIdentity, List};
+use crate::reserve::{Reservation, Reserving};
+use crate::time::Time;
+use crate::{Options, Postgres, migrate};
+
+/// Connections that reserve, and as many that say how it ended. While one waits for the disk the
+/// other fills the next group; a third would only make the groups smaller.
+const LANES: usize = 2;
+
+/// What all clones of a store share.
+pub(crate) struct Inner {
+    reservations: Arc<Queue<Reservation>>,
+    words: Arc<Queue<Word>>,
+    /// Looks, verdicts and erasures: one row each.
+    errands: Arc<Queue<Box<dyn Errand>>>,
+    /// Lists and the workers' batches: a filter may have to pass over millions of rows.
+    chores: Arc<Queue<Box<dyn Errand>>>,
+    ears: Arc<Ears>,
+    time: Arc<Time>,
+    identity_hash: fn(&Identity) -> IdentityHash,
+}
+
+impl Inner {
+    /// Migrates, and starts the lanes on a thread of their own: whatever the application's
+    /// runtime is busy with, leases are renewed and outcomes written.
+    pub(crate) async fn open(options: Options) -> std::result::Result<Self, crate::Error> {
+        let connector = Connector::new(&options.url, options.queries.clone())?;
+        let (opened, answer) = oneshot::channel();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        std::thread::Builder::new()
+            .name("semel-postgres".into())
+            .spawn(move || {
+                let lanes = LocalSet::new();
+                let start = lanes.run_until(Self::start(connector, options));
+                let inner = runtime.block_on(start);
+                let ended = inner.is_err();
+                // Nobody waits any more: then the lanes end, too.
+                let _ = opened.send(inner);
+                if !ended {
+                    runtime.block_on(lanes);
+                }
+            })?;
+        match answer.await {
+            Ok(inner) => inner,
+            Err(_) => Err(crate::Error::Thread(std::io::Error::other(
+                "the thread of the store ended while it started",
+            ))),
+        }
+    }
+
+    async fn start(
+        connector: Connector,
+        options: Options,
+    ) -> std::result::Result<Self, crate::Error> {
+        let refused = |source| crate::Error::Connect {
+            address: connector.address.clone(),
+            source,
+        };
+        let mut client = connector.client().await.map_err(refused)?;
+        migrate::migrate(&connector, &mut client).await?;
+        drop(client);
+        let broken = |failure: Failure| match failure {
+            Failure::Refused(error) | Failure::Broken(Some(error)) => {
+                crate::Error::Start(crate::error::chain(&*error).into())
+            }
+            Failure::Broken(None) => crate::Error::Start("it does not answer in time".into()),
+            Failure::Corrupt(reason) => crate::Error::Start(reason),
+            Failure::Contended => crate::Error::Start("it is busy".into()),
+        };
+        let first = connector.session().await.map_err(broken)?;
+        let inner = Self {
+            reservations: Arc::new(Queue::new()),
+            words: Arc::new(Queue::new()),
+            errands: Arc::new(Queue::new()),
+            chores: Arc::new(Queue::new()),
+            ears: Arc::new(Ears::new()),
+            time: Arc::new(Time::new(options.clock)),
+            identity_hash: options.identity_hash,
+        };
+        let sent = inner.time.sending();
+        let now = first
+            .client
+            .query_one(&first.sql.now, &[&inner.time.given()])
+            .await
+            .map_err(|error| broken(error.into()))?;
+        let now = now.try_get(0).map_err(|error| broken(error.into()))?;
+        inner.time.heard(sent, now);
+        let line = Line::open(&connector, &inner.ears).await.map_err(broken)?;
+        let connector = Arc::new(connector);
+        spawn_local(listen::run(
+            Arc::clone(&connector),
+            Arc::downgrade(&inner.ears),
+            line,
+        ));
+        let mut first = Some(first);
+        for _ in 0..LANES {
+            inner.lane::<Reserving>(&connector, &inner.reservations, first.take());
+            inner.lane::<Saying>(&connector, &inner.words, None);
+        }
+        inner.lane::<Running>(&connector, &inner.errands, None);
+        inner.lane::<Running>(&connector, &inner.chores, None);
+        Ok(inner)
+    }
+
+    fn lane<K: Kind>(
+        &self,
+        connector: &Arc<Connector>,
+        queue: &Arc<Queue<K::Call>>,
+        first: Option<Session>,
+    ) {
+        let (connector, time, queue) = (
+            Arc::clone(connector),
+            Arc::clone(&self.time),
+            Arc::clone(queue),
+        );
+        spawn_local(lane::run::<K>(connector, time, queue, first));
+    }
+
+    async fn say(&self, fence: Fence, verb: Verb) -> Result<Held> {
+        let (reply, answer) = oneshot::channel();
+        let word = Word {
+            fence,
+            verb,
+            reply,
+            tries: 0,
+        };
+        self.words.push(word).map_err(refused)?;
+        answer.await.unwrap_or_else(|_| Err(unsettled()))
+    }
+
+    async fn send<C: Command>(
+        &self,
+        queue: &Queue<Box<dyn Errand>>,
+        command: C,
+    ) -> Result<C::Answer> {
+        let (errand, answer) = errand(command);
+        queue.push(errand).map_err(refused)?;
+        answer.await.unwrap_or_else(|_| Err(unsettled()))
+    }
+}
+
+/// Lets the lanes finish what was accepted, and end.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.reservations.close();
+        self.words.close();
+        self.errands.close();
+        self.chores.close();
+    }
+}
+
+impl std::fmt::Debug for Inner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inner")
+            .field("time", &self.time)
+            .finish_non_exhaustive()
+    }
+}
+
+fn refused(why: Refused) -> Error {
+    match why {
+        Refused::Full => unavailable("too many calls wait for PostgreSQL", None),
+        Refused::Closed => unavailable("the store is closed; open it again", None),
+    }
+}
+
+/// Whether a caller was ever told is not known: the thread ended first.
+fn unsettled() -> Error {
+    Error::Ambiguous {
+        reason: "the store's thread ended before it answered".into(),
+        source: None,
+    }
+}
+
+impl Store for Postgres {
+    async fn reserve(&self, request: Reserve) -> Result<Decision> {
+        let (reply, answer) = oneshot::channel();
+        let reservation = Reservation {
+            hash: (self.inner.identity_hash)(&request.identity),
+            request,
+            reply,
+            tries: 0,
+        };
+        self.inner.reservations.push(reservation).map_err(refused)?;
+        answer.await.unwrap_or_else(|_| Err(unsettled()))
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.time.clock()
+    }
+
+    fn epoch(&self) -> Option<Epoch> {
+        self.inner.ears.epoch()
+    }
+
+    async fn watch(&self, fence: Fence) -> Option<Hearing> {
+        let ears = &self.inner.ears;
+        if ears.are_deaf() {
+            return None;
+        }
+        let (hearing, first) = ears.wait_for(fence.id);
+        if first {
+            // If it fails, the end may be missed; whoever waits looks for itself, too.
+            self.inner
+                .send(&self.inner.errands, Watch(fence))
+                .await
+                .ok()?;
+        }
+        Some(hearing)
+    }
+
+    async fn complete(&self, fence: Fence, completion: Completion) -> Result<Held> {
+        self.inner.say(fence, Verb::Complete(completion)).await
+    }
+
+    async fn release(&self, fence: Fence, code: Code) -> Result<Held> {
+        self.inner.say(fence, Verb::Release(code)).await
+    }
+
+    async fn evict(&self, fence: Fence, code: Code) -> Result<Held> {
+        self.inner.say(fence, Verb::Evict(code)).await
+    }
+
+    async fn mark_unknown(&self, fence: Fence, code: Code) -> Result<Held> {
+        self.inner.say(fence, Verb::MarkUnknown(code)).await
+    }
+
+    async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {
+        self.inner.say(fence, Verb::Heartbeat(lease)).await
+    }
+
+    async fn advance(&self, fence: Fence, point: RecoveryPoint) -> Result<Held> {
+        self.inner.say(fence, Verb::Advance(point)).await
+    }
+}
+
+impl Maintain for Postgres {
+    async fn sweep(&self, limit: usize) -> Result<Vec<Fence>> {
+        self.inner.send(&self.inner.chores, Sweep(limit)).await
+    }
+
+    async fn claim_due(
+        &self,
+        operation: Option<&str>,
+        backoff: Backoff,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        let operation = operation.map(Into::into);
+        let claim = ClaimDue {
+            operation,
+            backoff,
+            limit,
+        };
+        self.inner.send(&self.inner.chores, claim).await
+    }
+
+    async fn resolve(&self, verdict: Resolve) -> Result<Resolution> {
+        self.inner.send(&self.inner.errands, Judge(verdict)).await
+    }
+
+    async fn dead_letter(&self, fence: Fence, code: Code) -> Result<Resolution> {
+        self.inner
+            .send(&self.inner.errands, DeadLetter(fence, code))
+            .await
+    }
+
+    async fn expire(&self, limit: usize) -> Result<usize> {
+        self.inner.send(&self.inner.chores, Expire(limit)).await
+    }
+
+    async fn drop_bodies(&self, limit: usize) -> Result<usize> {
+        self.inner.send(&self.inner.chores, DropBodies(limit)).await
+    }
+
+    async fn purge(&self, limit: usize) -> Result<usize> {
+        self.inner.send(&self.inner.chores, Purge(limit)).await
+    }
+
+    async fn erase(&self, id: OperationId) -> Result<bool> {
+        let epoch = self.inner.send(&self.inner.errands, Erase(id)).await?;
+        if let Some(epoch) = epoch {
+            // Here it counts at once; the others hear of it.
+            self.inner.ears.erased(epoch);
+        }
+        Ok(epoch.is_some())
+    }
+}
+
+impl Inspect for Postgres {
+    async fn find(&self, id: OperationId) -> Result<Option<Record>> {
+        self.inner.send(&self.inner.errands, Find(id)).await
+    }
+
+    async fn find_identity(&self, identity: &Identity) -> Result<Option<Record>> {
+        let hash = (self.inner.identity_hash)(identity);
+        let find = FindIdentity(hash, identity.clone());
+        self.inner.send(&self.inner.errands, find).await
+    }
+
+    async fn list(&self, query: Query) -> Result<Page> {
+        self.inner.send(&self.inner.chores, List(query)).await
+    }
+}

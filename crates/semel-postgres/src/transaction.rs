@@ -1,0 +1,223 @@
+//! The application's own writes and the completion, in one commit.
+//!
+//! A handler makes its changes in a transaction and leaves it to the layer, which completes the
+//! operation in it and commits. [`Begun`] is for tokio-postgres; [`Sqlx`] is for sqlx, behind the
+//! feature of that name. For any other driver: `SELECT semel_complete(…)`.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use semel_core::transaction::{Conclude, Finished, Finishing};
+use semel_core::transition::{Completion, Fenced};
+use semel_core::{Error, Fence, Held, Status, Transaction, headers};
+use tokio_postgres::Client;
+
+use crate::error::Failure;
+use crate::row::uuid;
+
+const COMPLETE: &str = include_str!("../queries/complete_in_transaction.sql");
+const BEGIN: &str = include_str!("../queries/begin.sql");
+const COMMIT: &str = include_str!("../queries/commit.sql");
+const ROLLBACK: &str = include_str!("../queries/rollback.sql");
+
+/// A connection of tokio-postgres in a transaction of the application's, to the database that
+/// holds the records. It derefs to the connection. Dropping it rolls back.
+///
+/// `C` is a [`Client`] in a box, or what a pool gives instead.
+#[derive(Debug)]
+pub struct Begun<C: Deref<Target = Client> + Send + Sync + 'static> {
+    /// Shared with whoever rolls back: the pool gets it back after that.
+    client: Arc<C>,
+    over: bool,
+}
+
+impl<C: Deref<Target = Client> + Send + Sync + 'static> Begun<C> {
+    /// Begins.
+    ///
+    /// # Errors
+    /// The driver's; nothing is begun then.
+    ///
+    /// # Cancellation
+    /// Dropping the future rolls back.
+    pub async fn begin(client: C) -> Result<Self, tokio_postgres::Error> {
+        // Made before it is asked: if this future is dropped, it rolls back.
+        let begun = Self {
+            client: Arc::new(client),
+            over: false,
+        };
+        begun.batch_execute(BEGIN).await?;
+        Ok(begun)
+    }
+
+    async fn complete(&self, fence: Fence, completion: &Completion) -> Result<Held, Failure> {
+        let Completion { response, resource } = completion;
+        let lines = headers::encode(&response.headers);
+        let row = self
+            .query_one(
+                COMPLETE,
+                &[
+                    &uuid(fence.id),
+                    &i64::from(fence.attempt),
+                    &i32::from(response.status),
+                    &&lines[..],
+                    &response.body.as_deref(),
+                    &i32::from(response.schema_version),
+                    &resource.as_ref().map(|resource| &*resource.kind),
+                    &resource.as_ref().map(|resource| &*resource.id),
+                ],
+            )
+            .await?;
+        held(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)
+    }
+
+    async fn end(mut self, fence: Fence, conclude: Conclude) -> Result<Finished, Error> {
+        let Some(completion) = conclude(None) else {
+            return Ok(Finished::RolledBack);
+        };
+        // Until the commit is sent nothing can have been committed.
+        let held = self.complete(fence, &completion).await;
+        let held = held.map_err(Failure::of_read)?;
+        if let Held::Fenced(_) = held {
+            return Ok(Finished::Held(held));
+        }
+        let committed = self.batch_execute(COMMIT).await;
+        self.over = true;
+        committed.map_err(|error| Failure::from(error).of_write())?;
+        Ok(Finished::Held(Held::Applied))
+    }
+}
+
+impl<C: Deref<Target = Client> + Send + Sync + 'static> Deref for Begun<C> {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.client
+    }
+}
+
+impl<C: Deref<Target = Client> + Send + Sync + 'static> Drop for Begun<C> {
+    fn drop(&mut self) {
+        if self.over || self.is_closed() {
+            return;
+        }
+        // Without a runtime nobody could use the connection again either.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            let client = Arc::clone(&self.client);
+            runtime.spawn(async move {
+                // A connection that breaks now has rolled back.
+                let _ = client.batch_execute(ROLLBACK).await;
+            });
+        }
+    }
+}
+
+impl<C: Deref<Target = Client> + Send + Sync + 'static> Transaction for Begun<C> {
+    fn finish(self: Box<Self>, fence: Fence, conclude: Conclude) -> Finishing {
+        Box::pin(self.end(fence, conclude))
+    }
+}
+
+/// What `semel.complete` said.
+fn held(word: &str, status: Option<&str>, attempt: Option<i64>) -> Result<Held, Failure> {
+    match word {
+        "applied" => Ok(Held::Applied),
+        "repeated" => Ok(Held::Repeated),
+        "fenced" => {
+            let status = status.and_then(Status::from_word);
+            let attempt = attempt.and_then(|attempt| u32::try_from(attempt).ok());
+            Ok(Held::Fenced(Fenced {
+                found: status.zip(attempt),
+            }))
+        }
+        other => Err(Failure::Corrupt(
+            format!("no end of an execution is called {other:?}").into(),
+        )),
+    }
+}
+
+#[cfg(feature = "sqlx")]
+pub use of_sqlx::Sqlx;
+
+#[cfg(feature = "sqlx")]
+mod of_sqlx {
+    use sqlx::Row as _;
+
+    use super::{
+        COMPLETE, Completion, Conclude, Error, Fence, Finished, Finishing, Held, Transaction,
+        headers, held, uuid,
+    };
+
+    /// A transaction of sqlx, in the database that holds the records.
+    #[derive(Debug)]
+    pub struct Sqlx(pub sqlx::Transaction<'static, sqlx::Postgres>);
+
+    impl Sqlx {
+        async fn complete(
+            &mut self,
+            fence: Fence,
+            completion: &Completion,
+        ) -> Result<Held, sqlx::Error> {
+            let Completion { response, resource } = completion;
+            let row = sqlx::query(COMPLETE)
+                .bind(uuid(fence.id))
+                .bind(i64::from(fence.attempt))
+                .bind(i32::from(response.status))
+                .bind(headers::encode(&response.headers).to_vec())
+                .bind(response.body.as_ref().map(|body| body.to_vec()))
+                .bind(i32::from(response.schema_version))
+                .bind(resource.as_ref().map(|resource| resource.kind.to_string()))
+                .bind(resource.as_ref().map(|resource| resource.id.to_string()))
+                .fetch_one(&mut *self.0)
+                .await?;
+            let word: String = row.try_get(0)?;
+            let status: Option<String> = row.try_get(1)?;
+            held(&word, status.as_deref(), row.try_get(2)?)
+                .map_err(|failure| sqlx::Error::Decode(failure.of_read().into()))
+        }
+
+        async fn end(mut self, fence: Fence, conclude: Conclude) -> Result<Finished, Error> {
+            let Some(completion) = conclude(None) else {
+                return Ok(Finished::RolledBack);
+            };
+            // Until the commit is sent nothing can have been committed.
+            let held = match self.complete(fence, &completion).await {
+                Ok(held) => held,
+                Err(error) => {
+                    return Err(Error::Unavailable {
+                        reason: "the transaction could not be completed".into(),
+                        source: Some(error.into()),
+                    });
+                }
+            };
+            if let Held::Fenced(_) = held {
+                return Ok(Finished::Held(held));
+            }
+            match self.0.commit().await {
+                Ok(()) => Ok(Finished::Held(Held::Applied)),
+                Err(error) if is_refusal(&error) => Err(Error::Unavailable {
+                    reason: "PostgreSQL refused the commit, and rolled back".into(),
+                    source: Some(error.into()),
+                }),
+                Err(error) => Err(Error::Ambiguous {
+                    reason: "the connection broke before the commit was answered".into(),
+                    source: Some(error.into()),
+                }),
+            }
+        }
+    }
+
+    /// Whether the server said no and stayed: only an error that ends the session may come
+    /// after a commit.
+    fn is_refusal(error: &sqlx::Error) -> bool {
+        error
+            .as_database_error()
+            .and_then(|error| error.try_downcast_ref::<sqlx::postgres::PgDatabaseError>())
+            .is_some_and(|error| error.severity() == sqlx::postgres::PgSeverity::Error)
+    }
+
+    impl Transaction for Sqlx {
+        fn finish(self: Box<Self>, fence: Fence, conclude: Conclude) -> Finishing {
+            Box::pin(self.end(fence, conclude))
+        }
+    }
+}

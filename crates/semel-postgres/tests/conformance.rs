@@ -1,0 +1,37 @@
+//! The Postgres store keeps every rule of the state machine.
+#![allow(
+    clippy::unwrap_used,
+    reason = "test code says what is wrong by panicking"
+)]
+
+use std::sync::Arc;
+
+use semel_postgres::{Options, Postgres};
+use semel_testkit::ManualClock;
+use semel_testkit::conformance::{Fixture, Harness};
+use semel_testkit::database::Database;
+
+/// A new database for every case.
+struct OnServer;
+
+impl Harness for OnServer {
+    type Store = Postgres;
+
+    async fn fresh(&self) -> Fixture<Postgres> {
+        let database = Database::reused().await.unwrap();
+        let clock = ManualClock::default();
+        let store = Options::new(&database.url)
+            .clock(Arc::new(clock.clone()))
+            .open()
+            .await
+            .unwrap();
+        Fixture::new(store, clock).on(database)
+    }
+}
+
+semel_testkit::conformance_suite!(OnServer);
+
+#[test]
+fn random_histories_agree_with_the_pure_function() {
+    semel_testkit::histories::agree(&OnServer, 64);
+}
