@@ -9,8 +9,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use case::{Case, Round, Traffic};
-pub(crate) use case::{Starter, knows_gateway};
+pub(crate) use case::{Case, Round, Starter, Traffic, knows_gateway};
 use report::Added;
 
 use crate::client::Latencies;
@@ -121,7 +120,7 @@ fn cases(settings: &Settings, directory: &Path) -> Result<Vec<Case>> {
     }
 
     let mut proxy = |name, server: Process, traffic| {
-        cases.push(Case::new(name, Rc::new(server), traffic).in_front_of(&plain));
+        cases.push(Case::new(name, Rc::new(server), traffic).in_front_of(plain.tree()));
     };
     if wanted(NGINX) {
         match settings.nginx.clone().or_else(|| find_program("nginx")) {

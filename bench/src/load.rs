@@ -8,7 +8,6 @@ use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use semel_core::transition::{Completion, Decision, Held};
 use semel_core::{Fingerprint, Identity, Key, OperationId, Policy, Reserve, Response, Store};
-use semel_sqlite::Sqlite;
 use tokio::runtime::Runtime;
 
 /// The body of every response.
@@ -41,75 +40,107 @@ pub(crate) fn completion() -> Completion {
     }
 }
 
+/// Whoever keeps keys: a store of ours, or what is measured beside it.
+pub(crate) trait Contender: Clone + Send + Sync + 'static {
+    /// Reserves a new key and completes it.
+    fn complete_new(&self, key: &str) -> impl Future<Output = Result<()>> + Send;
+
+    /// Finds the answer that is stored under a key.
+    fn replay(&self, key: &str) -> impl Future<Output = Result<()>> + Send;
+}
+
+impl<S: Store + Clone> Contender for S {
+    async fn complete_new(&self, key: &str) -> Result<()> {
+        let Decision::Execute(grant) = self.reserve(request(key)?).await? else {
+            bail!("a new key is not granted");
+        };
+        match self.complete(grant.fence, completion()).await? {
+            Held::Applied => Ok(()),
+            other => bail!("a completion is {other:?}"),
+        }
+    }
+
+    async fn replay(&self, key: &str) -> Result<()> {
+        match self.reserve(request(key)?).await? {
+            Decision::Replay(replay) if replay.response.body.is_some() => Ok(()),
+            other => bail!("a retry is answered with {other:?}"),
+        }
+    }
+}
+
 /// New operations by `callers` at once, each reserved and completed, for some time. Gives
 /// back how many there were.
 pub(crate) fn new_operations(
     runtime: &Runtime,
-    store: &Sqlite,
+    contender: &impl Contender,
     callers: usize,
     time: Duration,
 ) -> Result<u64> {
-    let store = store.clone();
+    let contender = contender.clone();
     run(runtime, callers, time, move |_| {
-        let store = store.clone();
+        let contender = contender.clone();
         async move {
             let key = OperationId::generate().to_string();
-            complete_new(&store, &key).await
+            contender.complete_new(&key).await
         }
     })
-}
-
-async fn complete_new(store: &Sqlite, key: &str) -> Result<()> {
-    let Decision::Execute(grant) = store.reserve(request(key)?).await? else {
-        bail!("a new key is not granted");
-    };
-    match store.complete(grant.fence, completion()).await? {
-        Held::Applied => Ok(()),
-        other => bail!("a completion is {other:?}"),
-    }
 }
 
 /// Replays of `keys`, in turn, by `callers` at once.
 pub(crate) fn replays(
     runtime: &Runtime,
-    store: &Sqlite,
+    contender: &impl Contender,
     keys: &Arc<[String]>,
     callers: usize,
     time: Duration,
 ) -> Result<u64> {
-    let (store, keys) = (store.clone(), Arc::clone(keys));
+    let (contender, keys) = (contender.clone(), Arc::clone(keys));
     run(runtime, callers, time, move |turn| {
-        let (store, keys) = (store.clone(), Arc::clone(&keys));
+        let (contender, keys) = (contender.clone(), Arc::clone(&keys));
         async move {
             // A stride that is prime to any number of keys of use here.
             let key = &keys[(turn as usize).wrapping_mul(7919) % keys.len()];
-            match store.reserve(request(key)?).await? {
-                Decision::Replay(replay) if replay.response.body.is_some() => Ok(()),
-                other => bail!("a retry is answered with {other:?}"),
-            }
+            contender.replay(key).await
         }
     })
 }
 
 /// Stores operations, and gives back their keys.
-pub(crate) fn completed(runtime: &Runtime, store: &Sqlite, count: usize) -> Result<Arc<[String]>> {
+pub(crate) fn completed(
+    runtime: &Runtime,
+    contender: &impl Contender,
+    count: usize,
+) -> Result<Arc<[String]>> {
     let keys: Arc<[String]> = (0..count)
         .map(|_| OperationId::generate().to_string())
         .collect();
     // As many at once as the store lets wait, and not more.
     for some in keys.chunks(4096) {
-        let work: Vec<_> = some
-            .iter()
-            .map(|key| {
-                let (store, key) = (store.clone(), key.clone());
-                runtime.spawn(async move { complete_new(&store, &key).await })
-            })
-            .collect();
-        for work in work {
-            runtime.block_on(work)??;
-        }
+        all_at_once(runtime, contender, some, |contender, key| async move {
+            contender.complete_new(&key).await
+        })?;
     }
     Ok(keys)
+}
+
+/// Does `work` for every key, all of them at the same time.
+pub(crate) fn all_at_once<C: Contender, F>(
+    runtime: &Runtime,
+    contender: &C,
+    keys: &[String],
+    work: impl Fn(C, String) -> F,
+) -> Result<()>
+where
+    F: Future<Output = Result<()>> + Send + 'static,
+{
+    let begun: Vec<_> = keys
+        .iter()
+        .map(|key| runtime.spawn(work(contender.clone(), key.clone())))
+        .collect();
+    for begun in begun {
+        runtime.block_on(begun).context("a caller panicked")??;
+    }
+    Ok(())
 }
 
 /// Keeps `callers` tasks busy with `work` for some time.

@@ -26,9 +26,11 @@ mod load;
 mod measure;
 mod memory;
 mod nginx;
+mod postgres;
 mod process;
 mod serve;
 mod store;
+mod target;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -83,6 +85,8 @@ enum What {
     Http(http::Settings),
     /// The gateway's memory under a mixed load, which must not grow.
     Memory(memory::Settings),
+    /// The store in Postgres, beside what is written by hand and beside the server's limit.
+    Postgres(postgres::Settings),
     /// One of the applications that the others measure.
     #[command(hide = true)]
     Serve {
@@ -120,6 +124,7 @@ fn perform(what: What) -> Result<()> {
         What::Fingerprint => fingerprint::run(),
         What::Http(settings) => http::run(&settings),
         What::Memory(settings) => memory::run(&settings),
+        What::Postgres(settings) => postgres::run(&settings),
         What::Serve { application } => serve::run(&application),
     }
 }

@@ -1,6 +1,7 @@
 //! Servers under test, each a process of its own, so that its processor time can be told
 //! from that of the load generator.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -103,23 +104,9 @@ impl Process {
         Ok(process)
     }
 
-    /// Processor time, in user space and in the kernel, of the process and its children.
-    pub(crate) fn cpu_time(&self) -> Result<Duration> {
-        let own = Stat::of(self.child.id()).context("a server has ended")?;
-        let mut ticks = own.ticks;
-        for entry in std::fs::read_dir("/proc")? {
-            let name = entry?.file_name();
-            let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else {
-                continue;
-            };
-            // Processes may end while we look; ours do not.
-            if let Some(stat) = Stat::of(id)
-                && stat.parent == self.child.id()
-            {
-                ticks += stat.ticks;
-            }
-        }
-        Ok(Duration::from_secs_f64(ticks as f64 / TICKS_PER_SECOND))
+    /// The process and its children.
+    pub(crate) fn tree(&self) -> Tree {
+        Tree(self.child.id())
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -146,6 +133,51 @@ impl Drop for Process {
     }
 }
 
+/// A process with all that it started, and all that these started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tree(u32);
+
+impl Tree {
+    /// The tree that a process belongs to as a child: for a server that says only which of its
+    /// processes serves us. It must run on this machine, and its name must be `name`.
+    pub(crate) fn around(child: u32, name: &str) -> Result<Self> {
+        let root = Stat::of(child).map(|stat| stat.parent);
+        let named = root.filter(|root| {
+            std::fs::read_to_string(format!("/proc/{root}/comm"))
+                .is_ok_and(|found| found.trim() == name)
+        });
+        let root = named.with_context(|| {
+            format!("{name} has no process {child} here: it must run on this machine, or its processor time is not known")
+        })?;
+        Ok(Self(root))
+    }
+
+    /// Processor time, in user space and in the kernel. Those that ended count as well, as soon
+    /// as their parents took notice.
+    pub(crate) fn cpu_time(self) -> Result<Duration> {
+        let mut children: HashMap<u32, Vec<(u32, Stat)>> = HashMap::new();
+        for entry in std::fs::read_dir("/proc")? {
+            let name = entry?.file_name();
+            let Some(id) = name.to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            // Processes may end while we look.
+            if let Some(stat) = Stat::of(id) {
+                children.entry(stat.parent).or_default().push((id, stat));
+            }
+        }
+        let mut ticks = Stat::of(self.0).context("a server has ended")?.ticks();
+        let mut parents = vec![self.0];
+        while let Some(parent) = parents.pop() {
+            for (id, stat) in children.remove(&parent).unwrap_or_default() {
+                ticks += stat.ticks();
+                parents.push(id);
+            }
+        }
+        Ok(Duration::from_secs_f64(ticks as f64 / TICKS_PER_SECOND))
+    }
+}
+
 /// Resident memory of any process, in bytes.
 pub(crate) fn resident(id: u32) -> Result<u64> {
     let status = std::fs::read_to_string(format!("/proc/{id}/status"))
@@ -168,7 +200,9 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
 /// What /proc/PID/stat says.
 struct Stat {
     parent: u32,
-    ticks: u64,
+    own_ticks: u64,
+    /// Of the children that ended.
+    ended_ticks: u64,
 }
 
 impl Stat {
@@ -181,10 +215,19 @@ impl Stat {
         let (_, fields) = text.rsplit_once(')')?;
         let mut fields = fields.split_whitespace().skip(1);
         let parent = fields.next()?.parse().ok()?;
-        // Fields 14 and 15 of the manual page: user and system time.
+        // Fields 14 to 17 of the manual page: user and system time, own and of the ended.
         let mut times = fields.skip(9).map_while(|field| field.parse::<u64>().ok());
-        let ticks = times.next()? + times.next()?;
-        Some(Self { parent, ticks })
+        let own_ticks = times.next()? + times.next()?;
+        let ended_ticks = times.next()? + times.next()?;
+        Some(Self {
+            parent,
+            own_ticks,
+            ended_ticks,
+        })
+    }
+
+    fn ticks(&self) -> u64 {
+        self.own_ticks + self.ended_ticks
     }
 }
 
@@ -203,9 +246,36 @@ mod tests {
 
     #[test]
     fn a_name_with_blanks_and_parentheses_moves_no_field() {
-        let text = "7 (a ) b) S 42 7 7 0 -1 4194304 100 0 0 0 30 12 9 9 20 0 1 0 5";
+        let text = "7 (a ) b) S 42 7 7 0 -1 4194304 100 0 0 0 30 12 9 8 20 0 1 0 5";
         let stat = Stat::parse(text).unwrap();
-        assert_eq!((stat.parent, stat.ticks), (42, 42));
+        assert_eq!(
+            (stat.parent, stat.own_ticks, stat.ended_ticks),
+            (42, 42, 17)
+        );
+    }
+
+    #[test]
+    fn children_count_while_they_live_and_after() {
+        // The shell's own child burns some time and ends; then the shell waits for its input.
+        let burn = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        let mut shell = Command::new("sh")
+            .args(["-c", &format!("({burn}); echo done; read line")])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(shell.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        let tree = Tree(shell.id());
+        let used = tree.cpu_time().unwrap();
+        assert!(used > Duration::ZERO, "{used:?}");
+        assert_eq!(Tree::around(shell.id(), "no such name").ok(), None);
+
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
+        assert!(tree.cpu_time().is_err());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! The applications under test, served by this same program in processes of their own.
 
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use axum::Router;
@@ -12,12 +12,14 @@ use axum::routing::post;
 use axum::serve::ListenerExt;
 use bytes::Bytes;
 use clap::Subcommand;
+use semel_core::Store;
 use semel_http::{KeyRule, Layer, tenant};
 use semel_sqlite::Sqlite;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 
 use crate::client::kibibyte;
+use crate::postgres;
 
 /// What a line on standard output begins with, once the server listens.
 pub(crate) const LISTENING: &str = "listening ";
@@ -39,6 +41,16 @@ pub(crate) enum Application {
         #[arg(long)]
         cache_bytes: Option<u64>,
     },
+    /// The same over Postgres, without a cache in the process.
+    PostgresLayer {
+        #[arg(long)]
+        url: String,
+    },
+    /// The same without the layer, its keys guarded by hand in Postgres.
+    HandWritten {
+        #[arg(long)]
+        url: String,
+    },
 }
 
 /// Serves until standard input ends.
@@ -51,7 +63,13 @@ pub(crate) fn run(application: &Application) -> Result<()> {
     Runtime::new()?.block_on(async {
         let router = match application {
             Application::Plain => plain(),
-            Application::Layer { store, cache_bytes } => layered(store, *cache_bytes).await?,
+            Application::Layer { store, cache_bytes } => {
+                layered(Sqlite::open(store).await?, *cache_bytes)?
+            }
+            Application::PostgresLayer { url } => {
+                layered(postgres::open(url.clone()).await?, Some(0))?
+            }
+            Application::HandWritten { url } => postgres::hand_written(url).await?,
         };
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         println!("{LISTENING}http://{}", listener.local_addr()?);
@@ -66,7 +84,7 @@ pub(crate) fn run(application: &Application) -> Result<()> {
 }
 
 fn plain() -> Router {
-    let answer = kibibyte(ANSWER);
+    let answer = payment_answer();
     let filling = Bytes::from(vec![b'x'; MAX_SIZED]);
     Router::new()
         .route(
@@ -84,8 +102,8 @@ fn plain() -> Router {
 
 /// Who is calling, and that a key is optional, are the gateway's defaults: so the work is the
 /// same on both sides.
-async fn layered(store: &Path, cache_bytes: Option<u64>) -> Result<Router> {
-    let mut layer = Layer::new(Sqlite::open(store).await?);
+fn layered(store: impl Store, cache_bytes: Option<u64>) -> Result<Router> {
+    let mut layer = Layer::new(store);
     if let Some(bytes) = cache_bytes {
         layer = layer.cache_bytes(bytes);
     }
@@ -95,6 +113,11 @@ async fn layered(store: &Path, cache_bytes: Option<u64>) -> Result<Router> {
             route.operation("create_payment").key(KeyRule::Optional)
         })?;
     Ok(plain().layer(layer))
+}
+
+/// What every payment is answered with.
+pub(crate) fn payment_answer() -> Bytes {
+    kibibyte(ANSWER)
 }
 
 /// An answer of as many bytes as `?bytes=` says.
@@ -110,7 +133,7 @@ fn sized(query: Option<&str>, filling: &Bytes) -> axum::response::Response {
     }
 }
 
-fn created(content_type: &'static str, body: Bytes) -> impl IntoResponse {
+pub(crate) fn created(content_type: &'static str, body: Bytes) -> impl IntoResponse {
     let content_type = HeaderValue::from_static(content_type);
     (
         StatusCode::CREATED,

@@ -1,12 +1,13 @@
 //! `bench`: the benchmarks, built for release, with what they measure beside.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
-use crate::process::{cargo, run};
-use crate::servers;
+use crate::process::{Interrupt, cargo, run, run_interruptible};
+use crate::servers::{self, Server};
 
 pub(crate) fn run_one(root: &Path, may_install: bool, bench_args: &[String]) -> Result<()> {
     let mut command = cargo(root);
@@ -22,7 +23,20 @@ pub(crate) fn run_one(root: &Path, may_install: bool, bench_args: &[String]) -> 
     {
         command.arg("--nginx").arg(nginx);
     }
+    if wants(bench_args, &["postgres"], "--postgres") {
+        return run_beside_postgres(&mut command, may_install);
+    }
     run(&mut command)
+}
+
+/// With the server's own settings: a commit without an fsync would be worth no comparison.
+fn run_beside_postgres(command: &mut Command, may_install: bool) -> Result<()> {
+    let interrupt = Interrupt::listen()?;
+    let servers = servers::start(&[Server::Postgres], may_install, &interrupt)?;
+    let url = servers
+        .url(Server::Postgres)
+        .context("a server was started")?;
+    run_interruptible(command.args(["--postgres", &url]), &interrupt)
 }
 
 /// Whether one of these benchmarks is asked for, without saying itself where a program is.

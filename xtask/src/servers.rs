@@ -84,6 +84,15 @@ impl Servers {
             .iter()
             .map(|started| (started.server.variable(), started.url.as_str()))
     }
+
+    /// Where a server is: the one that was started, else the one that the developer gave.
+    pub(crate) fn url(&self, server: Server) -> Option<String> {
+        self.started
+            .iter()
+            .find(|started| started.server == server)
+            .map(|started| started.url.clone())
+            .or_else(|| env::var(server.variable()).ok())
+    }
 }
 
 /// One server that we started.

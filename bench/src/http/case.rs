@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use crate::client::{Client, Expect, Keyed, Keys, Latencies, Plan, Request, Shot, Until};
 use crate::measure::cpu_time;
 use crate::nginx;
-use crate::process::Process;
+use crate::process::{Process, Tree};
 use crate::serve::LISTENING;
 
 /// Keys that are replayed: more than any shortcut for a hot key, and few enough for every
@@ -26,7 +26,7 @@ pub(crate) struct Round {
     pub(crate) per_second: f64,
     /// Of the process under test and its children, per request.
     pub(crate) cpu_micros: f64,
-    /// The application behind a proxy included.
+    /// With what works behind it: the application of a proxy, the database of an application.
     pub(crate) cpu_micros_total: f64,
     pub(crate) cpu_micros_generator: f64,
     pub(crate) p50_micros: f64,
@@ -38,8 +38,8 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) traffic: Traffic,
     server: Rc<Process>,
-    /// The application behind a proxy, where the server is one.
-    behind: Option<Rc<Process>>,
+    /// Who else works for the answer: the application of a proxy, the database of an application.
+    behind: Option<Tree>,
 }
 
 impl Case {
@@ -52,8 +52,8 @@ impl Case {
         }
     }
 
-    pub(crate) fn in_front_of(mut self, application: &Rc<Process>) -> Self {
-        self.behind = Some(Rc::clone(application));
+    pub(crate) fn in_front_of(mut self, behind: Tree) -> Self {
+        self.behind = Some(behind);
         self
     }
 
@@ -89,19 +89,16 @@ impl Case {
                 .with_context(|| self.name)
         };
         closed(time.mul_f64(WARM_UP), latencies)?;
-        let behind = || {
-            self.behind
-                .as_ref()
-                .map_or(Ok(Duration::ZERO), |it| it.cpu_time())
-        };
+        let server = self.server.tree();
+        let behind = || self.behind.map_or(Ok(Duration::ZERO), Tree::cpu_time);
 
-        let (cpu, cpu_behind, cpu_own) = (self.server.cpu_time()?, behind()?, cpu_time()?);
+        let (cpu, cpu_behind, cpu_own) = (server.cpu_time()?, behind()?, cpu_time()?);
         let start = Instant::now();
         let requests = closed(time, latencies)? as f64;
         let elapsed = start.elapsed();
         let per_request = |time: Duration| time.as_secs_f64() * 1e6 / requests;
         let generator = per_request(cpu_time()?.saturating_sub(cpu_own));
-        let server = per_request(self.server.cpu_time()?.saturating_sub(cpu));
+        let server = per_request(server.cpu_time()?.saturating_sub(cpu));
         let application = per_request(behind()?.saturating_sub(cpu_behind));
         let [p50_micros, p99_micros] = latencies.percentiles([0.5, 0.99]);
         Ok(Round {
@@ -227,7 +224,7 @@ impl Starter<'_> {
     }
 
     /// One of the [applications](crate::serve::Application) in this program.
-    fn own(
+    pub(crate) fn own(
         &self,
         name: &str,
         arguments: impl FnOnce(&Path) -> Vec<std::ffi::OsString>,

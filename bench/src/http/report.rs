@@ -6,6 +6,7 @@ use super::{
     PLAIN,
 };
 use crate::measure::middle;
+use crate::target::{self, Kept, Limit, Target};
 
 /// Latencies at a fixed rate, a round each: median and 99th percentile, in microseconds.
 #[derive(Default)]
@@ -71,84 +72,45 @@ pub(super) fn added(added: &Added, per_second: f64) {
     row("added", added.difference(0), added.difference(1));
 }
 
-/// How many of the targets were missed, and how many not measured.
-pub(super) struct Kept {
-    missed: usize,
-    not_measured: usize,
-}
-
-impl Kept {
-    pub(super) fn holds(&self, all_asked_for: bool) -> bool {
-        self.missed == 0 && (self.not_measured == 0 || !all_asked_for)
-    }
-}
-
-/// Where a target lies.
-enum Limit {
-    AtLeast(f64),
-    AtMost(f64),
-}
-
 pub(super) fn verdict(lines: &[Line], added: Option<&Added>) -> Kept {
     let rate = |name, other| ratio(lines, name, other, |round| round.per_second);
     let cpu = ratio(lines, LAYER_REPLAY, PLAIN, |round| round.cpu_micros);
     let added_p50 = added.map(|added| added.difference(0));
     let targets = [
-        (
+        Target::new(
             "layer, replay: rate / plain axum",
             rate(LAYER_REPLAY, PLAIN),
             Limit::AtLeast(0.8),
         ),
-        ("layer, replay: CPU / plain axum", cpu, Limit::AtMost(1.35)),
-        (
+        Target::new("layer, replay: CPU / plain axum", cpu, Limit::AtMost(1.35)),
+        Target::new(
             "layer, replay from SQLite: rate / plain axum",
             rate(LAYER_REPLAY_SQLITE, PLAIN),
             Limit::AtLeast(0.55),
         ),
-        (
+        Target::new(
             "gateway, pass-through: rate / nginx",
             rate(GATEWAY_PASS, NGINX),
             Limit::AtLeast(0.8),
         ),
-        (
+        Target::new(
             "gateway, replay: rate / nginx",
             rate(GATEWAY_REPLAY, NGINX),
             Limit::AtLeast(1.3),
         ),
-        (
+        Target::new(
             "gateway, new keys: rate / nginx",
             rate(GATEWAY_NEW, NGINX),
             Limit::AtLeast(0.25),
         ),
-        (
+        Target::new(
             "layer, replay: added p50 in µs",
             added_p50,
             Limit::AtMost(50.0),
         ),
     ];
 
-    println!("\n{:<46} {:>9} {:>9}  holds", "target", "measured", "limit");
-    let mut kept = Kept {
-        missed: 0,
-        not_measured: 0,
-    };
-    for (name, measured, limit) in targets {
-        let (sign, bound, holds) = match limit {
-            Limit::AtLeast(bound) => ('≥', bound, measured.map(|measured| measured >= bound)),
-            Limit::AtMost(bound) => ('≤', bound, measured.map(|measured| measured <= bound)),
-        };
-        let measured = measured.map_or_else(|| "-".into(), |measured| format!("{measured:.2}"));
-        let limit = format!("{sign} {bound}");
-        let word = match holds {
-            Some(true) => "yes",
-            Some(false) => "NO",
-            None => "not measured",
-        };
-        kept.missed += usize::from(holds == Some(false));
-        kept.not_measured += usize::from(holds.is_none());
-        println!("{name:<46} {measured:>9} {limit:>9}  {word}");
-    }
-    kept
+    target::verdict(&targets)
 }
 
 /// The middle of the ratios within each round: a slow minute slows both sides.

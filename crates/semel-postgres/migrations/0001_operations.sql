@@ -97,13 +97,15 @@ ALTER TABLE semel.operations ALTER COLUMN response_body SET STORAGE EXTERNAL;
 CREATE UNIQUE INDEX operations_id ON semel.operations (id);
 
 -- What the workers look for. Each holds only the rows that its worker may want: the first
--- two stay as small as what is under way or unresolved, whatever the size of the table.
+-- two stay as small as what is under way or unresolved, whatever the size of the table. That
+-- each names its time in its condition keeps them from everybody else: on an empty table the
+-- planner would take them for a short way to one row.
 CREATE INDEX operations_leases ON semel.operations (locked_until)
-    WHERE status = 'in_progress';
+    WHERE status = 'in_progress' AND locked_until IS NOT NULL;
 CREATE INDEX operations_due ON semel.operations (reconcile_after)
-    WHERE status = 'unknown' AND dead_lettered_at IS NULL;
+    WHERE status = 'unknown' AND dead_lettered_at IS NULL AND reconcile_after IS NOT NULL;
 CREATE INDEX operations_windows ON semel.operations (expires_at)
-    WHERE status IN ('completed', 'failed_retryable');
+    WHERE status IN ('completed', 'failed_retryable') AND expires_at IS NOT NULL;
 CREATE INDEX operations_bodies ON semel.operations (body_expires_at)
     WHERE body_expires_at IS NOT NULL;
 CREATE INDEX operations_tombstones ON semel.operations (purge_at)

@@ -23,7 +23,7 @@ const ROLLBACK: &str = include_str!("../queries/rollback.sql");
 /// A connection of tokio-postgres in a transaction of the application's, to the database that
 /// holds the records. It derefs to the connection. Dropping it rolls back.
 ///
-/// `C` is a [`Client`] in a box, or what a pool gives instead.
+/// `C` is a [`Client`] in a box or an [`Arc`], or what a pool gives instead.
 #[derive(Debug)]
 pub struct Begun<C: Deref<Target = Client> + Send + Sync + 'static> {
     /// Shared with whoever rolls back: the pool gets it back after that.

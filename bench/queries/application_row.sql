@@ -1,0 +1,2 @@
+-- The effect of an operation.
+INSERT INTO payments (key, amount) VALUES ($1, 12950)

@@ -1,0 +1,2 @@
+-- What filling left behind is written now, and not while we measure.
+CHECKPOINT
