@@ -12,14 +12,14 @@ CREATE TABLE semel.operations (
     -- row and is compared whenever the row is read: a hash alone is not trusted.
     key_hash            uuid    NOT NULL,
     id                  uuid    NOT NULL,
-    scope               text    NOT NULL CHECK (scope IN ('operation', 'tenant')),
+    scope               text    NOT NULL,
     tenant              text    NOT NULL,
     operation           text    NOT NULL,
     key                 text    NOT NULL,
     fingerprint_version integer NOT NULL,
-    fingerprint         bytea   NOT NULL CHECK (octet_length(fingerprint) = 32),
+    fingerprint         bytea   NOT NULL,
     status              text    NOT NULL,
-    attempt             bigint  NOT NULL CHECK (attempt >= 1),
+    attempt             bigint  NOT NULL,
     owner               text    NOT NULL,
     locked_until        bigint  NOT NULL,
     -- Whether somebody in another process waits for the end and is to be told.
@@ -50,31 +50,38 @@ CREATE TABLE semel.operations (
 
     -- The lock: of two first requests under one key, one inserts.
     CONSTRAINT operations_pkey PRIMARY KEY (key_hash),
-    CONSTRAINT operations_status CHECK (
-        status IN ('in_progress', 'completed', 'failed_retryable', 'unknown', 'expired')
-    ),
-    -- A completed operation has an answer, and nothing else has one.
-    CONSTRAINT operations_answer CHECK (
-        (status = 'completed') = (response_status IS NOT NULL)
-        AND (status = 'completed') = (response_headers IS NOT NULL)
-        AND (status = 'completed') = (schema_version IS NOT NULL)
-        AND (status = 'completed' OR response_body IS NULL)
-        AND (status <> 'completed' OR (completed_at IS NOT NULL AND expires_at IS NOT NULL))
-    ),
-    -- Only a stored body can be dropped.
-    CONSTRAINT operations_body CHECK (body_expires_at IS NULL OR response_body IS NOT NULL),
-    CONSTRAINT operations_retryable CHECK (
-        status <> 'failed_retryable' OR expires_at IS NOT NULL
-    ),
-    CONSTRAINT operations_unknown CHECK (
-        status <> 'unknown' OR (reconcile_after IS NOT NULL AND reconcile_attempts IS NOT NULL)
-    ),
-    -- Only what is unknown can wait for a person.
-    CONSTRAINT operations_dead_letter CHECK (dead_lettered_at IS NULL OR status = 'unknown'),
-    -- Only a tombstone can be purged.
-    CONSTRAINT operations_tombstone CHECK ((status = 'expired') = (purge_at IS NOT NULL)),
-    CONSTRAINT operations_recovery CHECK ((recovery_point IS NULL) = (recovery_data IS NULL)),
-    CONSTRAINT operations_resource CHECK ((resource_type IS NULL) = (resource_id IS NULL))
+    -- What each state has and has not. One condition with a branch for each, not one for each
+    -- rule: every statement that writes reads them anew, and every row is held against them.
+    CONSTRAINT operations_state CHECK (
+        CASE status
+            WHEN 'in_progress' THEN
+                (response_status, response_headers, response_body, schema_version, dead_lettered_at, purge_at) IS NULL
+            -- A completed operation has an answer, and nothing else has one. Only a stored body
+            -- can be dropped.
+            WHEN 'completed' THEN
+                (response_status, response_headers, schema_version, completed_at, expires_at) IS NOT NULL
+                AND (dead_lettered_at, purge_at) IS NULL
+                AND (body_expires_at IS NULL OR response_body IS NOT NULL)
+            WHEN 'failed_retryable' THEN
+                expires_at IS NOT NULL
+                AND (response_status, response_headers, response_body, schema_version, dead_lettered_at, purge_at) IS NULL
+            -- Only what is unknown can wait for a person.
+            WHEN 'unknown' THEN
+                (reconcile_after, reconcile_attempts) IS NOT NULL
+                AND (response_status, response_headers, response_body, schema_version, purge_at) IS NULL
+            -- Only a tombstone can be purged.
+            WHEN 'expired' THEN
+                purge_at IS NOT NULL
+                AND (response_status, response_headers, response_body, schema_version, dead_lettered_at) IS NULL
+            ELSE false
+        END
+        AND (status = 'completed' OR body_expires_at IS NULL)
+        AND attempt >= 1
+        AND octet_length(fingerprint) = 32
+        AND (scope = 'operation' OR scope = 'tenant')
+        AND (recovery_point IS NULL) = (recovery_data IS NULL)
+        AND (resource_type IS NULL) = (resource_id IS NULL)
+    )
 ) WITH (
     -- Every operation is inserted once and updated once, with its response: the new version of
     -- a row seldom fits beside the old one, and room that is kept free is never used.
@@ -112,9 +119,11 @@ CREATE INDEX operations_tombstones ON semel.operations (purge_at)
     WHERE purge_at IS NOT NULL;
 
 -- How many erasures there were: whoever keeps copies of answers drops all that are older. One
--- row, written by erasures only.
+-- row, written by erasures only. Counted from anywhere: what is kept outside for one database
+-- must not be taken for another's.
 CREATE TABLE semel.epoch (
     singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
     erasures  bigint  NOT NULL
 );
-INSERT INTO semel.epoch (erasures) VALUES (0);
+INSERT INTO semel.epoch (erasures)
+VALUES (('x' || left(replace(gen_random_uuid()::text, '-', ''), 12))::bit(48)::bigint);

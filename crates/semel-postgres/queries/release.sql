@@ -1,22 +1,15 @@
 -- The holders have proof that nothing happened: the next request may execute.
-WITH clock AS MATERIALIZED (
+UPDATE semel.operations
+SET status = 'failed_retryable', error_code = word.code, updated_at = clock.now,
+    expires_at = clock.now + operations.replay_us
+FROM (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
-),
-word AS MATERIALIZED (
-    SELECT *
-    FROM unnest($2::uuid[], $3::bigint[], $4::text[])
-        AS word (id, attempt, code)
-),
-done AS (
-    UPDATE semel.operations
-    SET status = 'failed_retryable', error_code = word.code, updated_at = clock.now,
-        expires_at = clock.now + operations.replay_us
-    FROM word
-    CROSS JOIN clock
-    WHERE operations.id = word.id
-      AND operations.attempt = word.attempt -- guard: the fence
-      AND operations.status = 'in_progress' -- guard: only an execution has a holder
-    RETURNING operations.id, operations.awaited
-)
-SELECT id, CASE WHEN awaited THEN pg_notify('semel', 'ended ' || id)::text END
-FROM done
+) AS clock
+CROSS JOIN unnest($2::uuid[], $3::bigint[], $4::text[])
+    AS word (id, attempt, code)
+WHERE operations.id = word.id
+  AND operations.attempt = word.attempt -- guard: the fence
+  AND operations.status = 'in_progress' -- guard: only an execution has a holder
+RETURNING
+    operations.id,
+    CASE WHEN operations.awaited THEN pg_notify('semel', 'ended ' || operations.id)::text END

@@ -62,6 +62,7 @@ pub(crate) async fn run<K: Kind>(
     connector: Shared,
     time: Arc<Time>,
     queue: Arc<Queue<K::Call>>,
+    lane: usize,
     first: Option<Session>,
 ) {
     let mut connected = first.map(|session| Connected::new(&queue, session));
@@ -70,7 +71,7 @@ pub(crate) async fn run<K: Kind>(
     loop {
         // Those who were just answered come back while we give way.
         tokio::task::yield_now().await;
-        if !queue.take(&mut waiting, K::MOST).await {
+        if !queue.take(&mut waiting, lane).await {
             return;
         }
         // A connection that broke while nothing was asked has sent nothing.

@@ -28,8 +28,9 @@ use crate::reserve::{Reservation, Reserving};
 use crate::time::Time;
 use crate::{Options, Postgres, migrate};
 
-/// Connections that reserve, and as many that say how it ended. While one waits for the disk the
-/// other fills the next group; a third would only make the groups smaller.
+/// Connections that reserve, and as many that say how it ended. The second only helps out: two
+/// at work from the first call on would halve the groups, and a statement costs as much as ten
+/// of its rows.
 const LANES: usize = 2;
 
 /// What all clones of a store share.
@@ -96,10 +97,10 @@ impl Inner {
         };
         let first = connector.session().await.map_err(broken)?;
         let inner = Self {
-            reservations: Arc::new(Queue::new()),
-            words: Arc::new(Queue::new()),
-            errands: Arc::new(Queue::new()),
-            chores: Arc::new(Queue::new()),
+            reservations: Arc::new(Queue::new(Reserving::MOST)),
+            words: Arc::new(Queue::new(Saying::MOST)),
+            errands: Arc::new(Queue::new(Running::MOST)),
+            chores: Arc::new(Queue::new(Running::MOST)),
             ears: Arc::new(Ears::new()),
             time: Arc::new(Time::new(options.clock)),
             identity_hash: options.identity_hash,
@@ -120,12 +121,12 @@ impl Inner {
             line,
         ));
         let mut first = Some(first);
-        for _ in 0..LANES {
-            inner.lane::<Reserving>(&connector, &inner.reservations, first.take());
-            inner.lane::<Saying>(&connector, &inner.words, None);
+        for nth in 0..LANES {
+            inner.lane::<Reserving>(&connector, &inner.reservations, nth, first.take());
+            inner.lane::<Saying>(&connector, &inner.words, nth, None);
         }
-        inner.lane::<Running>(&connector, &inner.errands, None);
-        inner.lane::<Running>(&connector, &inner.chores, None);
+        inner.lane::<Running>(&connector, &inner.errands, 0, None);
+        inner.lane::<Running>(&connector, &inner.chores, 0, None);
         Ok(inner)
     }
 
@@ -133,6 +134,7 @@ impl Inner {
         &self,
         connector: &Arc<Connector>,
         queue: &Arc<Queue<K::Call>>,
+        nth: usize,
         first: Option<Session>,
     ) {
         let (connector, time, queue) = (
@@ -140,7 +142,7 @@ impl Inner {
             Arc::clone(&self.time),
             Arc::clone(queue),
         );
-        spawn_local(lane::run::<K>(connector, time, queue, first));
+        spawn_local(lane::run::<K>(connector, time, queue, nth, first));
     }
 
     async fn say(&self, fence: Fence, verb: Verb) -> Result<Held> {

@@ -4,8 +4,10 @@
 //! operation in it and commits. [`Begun`] is for tokio-postgres; [`Sqlx`] is for sqlx, behind the
 //! feature of that name. For any other driver: `SELECT semel_complete(…)`.
 
+use std::future::Future as _;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 
 use semel_core::transaction::{Conclude, Finished, Finishing};
 use semel_core::transition::{Completion, Fenced};
@@ -100,13 +102,20 @@ impl<C: Deref<Target = Client> + Send + Sync + 'static> Drop for Begun<C> {
         if self.over || self.is_closed() {
             return;
         }
+        let client = Arc::clone(&self.client);
+        let mut rollback = Box::pin(async move {
+            // A connection that breaks now has rolled back.
+            let _ = client.batch_execute(ROLLBACK).await;
+        });
+        // Polled once it is on its way, before anything else that is said on this connection.
+        let said = rollback
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()));
         // Without a runtime nobody could use the connection again either.
-        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
-            let client = Arc::clone(&self.client);
-            runtime.spawn(async move {
-                // A connection that breaks now has rolled back.
-                let _ = client.batch_execute(ROLLBACK).await;
-            });
+        if said.is_pending()
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            runtime.spawn(rollback);
         }
     }
 }

@@ -78,7 +78,7 @@ impl Database {
                      WHERE datname = current_database() AND pid <> pg_backend_pid()";
         client.query(empty, &[]).await.unwrap();
         client
-            .batch_execute("TRUNCATE semel.operations; UPDATE semel.epoch SET erasures = 0")
+            .batch_execute("TRUNCATE semel.operations")
             .await
             .unwrap();
         Some(Reused(Some(database)))

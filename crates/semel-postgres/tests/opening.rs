@@ -1,0 +1,143 @@
+//! Opening a store: the schema, the server, and what is said when it does not work.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "test code says what is wrong by panicking"
+)]
+
+mod support;
+
+use futures_util::future::join_all;
+use semel_postgres::{Error, Postgres};
+use semel_testkit::database::Database;
+use support::granted;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_processes_that_start_at_once_make_one_schema() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let opened = join_all((0..10).map(|_| Postgres::open(&database.url))).await;
+    for (nth, store) in opened.into_iter().enumerate() {
+        granted(&store.unwrap(), &format!("key-{nth}")).await;
+    }
+    let client = database.client().await;
+    let steps = "SELECT count(*) FROM semel.migrations";
+    let steps: i64 = client.query_one(steps, &[]).await.unwrap().get(0);
+    assert_eq!(steps, 2);
+    assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 0);
+}
+
+#[tokio::test]
+async fn what_is_printed_makes_the_same_schema() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let client = database.client().await;
+    client
+        .batch_execute(&semel_postgres::schema())
+        .await
+        .unwrap();
+    assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 0);
+    let store = Postgres::open(&database.url).await.unwrap();
+    granted(&store, "k").await;
+}
+
+#[tokio::test]
+async fn a_newer_schema_is_left_alone() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    semel_postgres::migrate(&database.url).await.unwrap();
+    let client = database.client().await;
+    let newer = "INSERT INTO semel.migrations (version) VALUES (99)";
+    client.batch_execute(newer).await.unwrap();
+    let error = Postgres::open(&database.url).await.unwrap_err();
+    assert!(
+        matches!(error, Error::NewerSchema { found: 99, .. }),
+        "{error}"
+    );
+}
+
+/// A gateway need not own the schema: what it needs is the rows.
+#[tokio::test]
+async fn a_user_without_the_right_to_create_is_told_what_to_do_and_can_use_what_is_there() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let client = database.client().await;
+    let role = format!("semel_test_role_{}", std::process::id());
+    client
+        .batch_execute(&format!("CREATE ROLE {role} LOGIN"))
+        .await
+        .unwrap();
+    let url = database.url.replace("postgres@", &format!("{role}@"));
+    let error = Postgres::open(&url).await.unwrap_err();
+    assert!(matches!(error, Error::Migrate { .. }), "{error}");
+    assert!(error.to_string().contains("semel migrate"), "{error}");
+    semel_postgres::migrate(&database.url).await.unwrap();
+    client
+        .batch_execute(&format!(
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA semel TO {role}"
+        ))
+        .await
+        .unwrap();
+    let store = Postgres::open(&url).await.unwrap();
+    granted(&store, "k").await;
+    drop(store);
+    drop(client);
+    let server = semel_testkit::database::server().unwrap();
+    drop(database);
+    let admin = semel_testkit::database::client(&server).await;
+    admin
+        .batch_execute(&format!("DROP ROLE {role}"))
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn nobody_at_the_address_is_said_with_the_address_and_without_the_password() {
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = closed.local_addr().unwrap();
+    drop(closed);
+    let url = format!("postgres://alice:secret@{address}/shop");
+    let text = Postgres::open(&url).await.unwrap_err().to_string();
+    assert!(text.contains(&format!("{address}/shop")), "{text}");
+    assert!(!text.contains("secret"), "{text}");
+}
+
+/// A plan for durability that the server's defaults undo is none.
+#[tokio::test]
+async fn commits_wait_for_the_disk_whatever_the_database_says() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let client = database.client().await;
+    let (_, name) = database.url.rsplit_once('/').unwrap();
+    client
+        .batch_execute(&format!(
+            "ALTER DATABASE {name} SET synchronous_commit = off;
+             ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'"
+        ))
+        .await
+        .unwrap();
+    let store = Postgres::open(&database.url).await.unwrap();
+    client
+        .batch_execute(
+            "CREATE TABLE seen (setting text);
+             CREATE FUNCTION look() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+                 INSERT INTO public.seen VALUES
+                     (current_setting('synchronous_commit')),
+                     (current_setting('transaction_isolation'));
+                 RETURN NEW;
+             END $$;
+             CREATE TRIGGER look AFTER INSERT ON semel.operations
+                 FOR EACH ROW EXECUTE FUNCTION look()",
+        )
+        .await
+        .unwrap();
+    granted(&store, "k").await;
+    let rows = client.query("SELECT setting FROM seen", &[]).await.unwrap();
+    let seen: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(seen, ["on", "read committed"]);
+}

@@ -1,0 +1,71 @@
+//! The schema refuses what the statements would never write.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "test code says what is wrong by panicking"
+)]
+
+mod support;
+
+use semel_core::Store;
+use semel_postgres::Postgres;
+use semel_testkit::database::Database;
+use support::{completion, granted};
+use tokio_postgres::error::SqlState;
+
+#[tokio::test]
+async fn a_record_that_makes_no_sense_cannot_be_written() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let store = Postgres::open(&database.url).await.unwrap();
+    let done = granted(&store, "done").await;
+    store.complete(done, completion("answer")).await.unwrap();
+    let _running = granted(&store, "running").await;
+
+    let client = database.client().await;
+    for (set, of) in [
+        ("status = 'failed'", "done"),
+        ("attempt = 0", "done"),
+        ("fingerprint = '\\x00'", "done"),
+        ("scope = 'global'", "done"),
+        // An answer belongs to what is completed, and to nothing else.
+        ("status = 'completed'", "running"),
+        ("response_status = NULL", "done"),
+        ("response_headers = NULL", "done"),
+        ("schema_version = NULL", "done"),
+        ("expires_at = NULL", "done"),
+        ("completed_at = NULL", "done"),
+        ("status = 'in_progress'", "done"),
+        ("status = 'unknown'", "done"),
+        ("response_body = '\\x00'", "running"),
+        ("response_status = 200", "running"),
+        ("body_expires_at = 1, response_body = NULL", "done"),
+        ("body_expires_at = 1", "running"),
+        // What is unknown has a time to be looked at; what is retryable, one to be forgotten.
+        ("status = 'unknown'", "running"),
+        ("status = 'failed_retryable'", "running"),
+        ("dead_lettered_at = 1", "running"),
+        ("dead_lettered_at = 1", "done"),
+        // Only a tombstone is purged.
+        ("status = 'expired'", "running"),
+        ("purge_at = 1", "running"),
+        ("purge_at = 1", "done"),
+        ("recovery_point = 'charged'", "running"),
+        ("resource_type = 'payment'", "done"),
+        ("owner = NULL", "running"),
+        ("locked_until = NULL", "running"),
+        ("id = NULL", "running"),
+    ] {
+        let update = format!("UPDATE semel.operations SET {set} WHERE key = '{of}'");
+        let error = client.execute(&update, &[]).await.expect_err(set);
+        let code = error.code().unwrap();
+        assert!(
+            *code == SqlState::CHECK_VIOLATION || *code == SqlState::NOT_NULL_VIOLATION,
+            "{set}: {error}"
+        );
+    }
+    // The test itself can write what makes sense.
+    let sound = "UPDATE semel.operations SET attempt = 2 WHERE key = 'done'";
+    assert_eq!(client.execute(sound, &[]).await.unwrap(), 1);
+}

@@ -1,0 +1,342 @@
+//! The application's rows and the completion commit together, or neither does.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "test code says what is wrong by panicking"
+)]
+
+mod support;
+
+use std::sync::Arc;
+
+use semel_core::transaction::Finished;
+use semel_core::transition::{Decision, Fenced};
+use semel_core::{Error, Fence, Held, Inspect, State, Status, Store, Transaction};
+use semel_postgres::Postgres;
+use semel_postgres::transaction::{Begun, Sqlx};
+use semel_testkit::database::Database;
+use support::{completion, granted, request};
+use tokio_postgres::Client;
+
+/// What commits, as the application sees it.
+struct Shop {
+    store: Postgres,
+    client: Arc<Client>,
+    pool: sqlx::PgPool,
+    _database: Database,
+}
+
+impl Shop {
+    async fn new() -> Option<Self> {
+        let database = Database::new().await?;
+        let store = Postgres::open(&database.url).await.unwrap();
+        let client = Arc::new(database.client().await);
+        client
+            .batch_execute(
+                "CREATE TABLE payments (id text PRIMARY KEY);
+                 CREATE TABLE checked (id text REFERENCES payments DEFERRABLE INITIALLY DEFERRED)",
+            )
+            .await
+            .unwrap();
+        let pool = sqlx::PgPool::connect(&database.url).await.unwrap();
+        Some(Self {
+            store,
+            client,
+            pool,
+            _database: database,
+        })
+    }
+
+    async fn payments(&self) -> i64 {
+        let count = "SELECT count(*) FROM payments";
+        self.client.query_one(count, &[]).await.unwrap().get(0)
+    }
+
+    async fn status(&self, fence: Fence) -> Status {
+        let record = self.store.find(fence.id).await.unwrap().unwrap();
+        record.state.status()
+    }
+
+    /// A transaction with a payment in it, by either driver.
+    async fn pay(&self, driver: Driver, id: &str) -> Box<dyn Transaction> {
+        let insert = "INSERT INTO payments VALUES ($1)";
+        match driver {
+            Driver::TokioPostgres => {
+                let begun = Begun::begin(Arc::clone(&self.client)).await.unwrap();
+                begun.execute(insert, &[&id]).await.unwrap();
+                Box::new(begun)
+            }
+            Driver::Sqlx => {
+                let mut transaction = self.pool.begin().await.unwrap();
+                let query = sqlx::query(insert).bind(id.to_owned());
+                query.execute(&mut *transaction).await.unwrap();
+                Box::new(Sqlx(transaction))
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Driver {
+    TokioPostgres,
+    Sqlx,
+}
+
+const DRIVERS: [Driver; 2] = [Driver::TokioPostgres, Driver::Sqlx];
+
+async fn finish(
+    transaction: Box<dyn Transaction>,
+    fence: Fence,
+    body: &'static str,
+) -> Result<Finished, Error> {
+    transaction
+        .finish(fence, Box::new(move |_| Some(completion(body))))
+        .await
+}
+
+#[tokio::test]
+async fn rows_and_completion_are_there_together() {
+    let Some(shop) = Shop::new().await else {
+        return;
+    };
+    for driver in DRIVERS {
+        let key = format!("{driver:?}");
+        let fence = granted(&shop.store, &key).await;
+        let before = shop.payments().await;
+        let transaction = shop.pay(driver, &key).await;
+        let finished = finish(transaction, fence, "paid").await.unwrap();
+        assert_eq!(finished, Finished::Held(Held::Applied), "{driver:?}");
+        assert_eq!(shop.payments().await, before + 1);
+        let Decision::Replay(replay) = shop.store.reserve(request(&key)).await.unwrap() else {
+            panic!("{driver:?}: not completed");
+        };
+        assert_eq!(replay.response, completion("paid").response);
+    }
+}
+
+#[tokio::test]
+async fn a_rollback_leaves_neither() {
+    let Some(shop) = Shop::new().await else {
+        return;
+    };
+    for driver in DRIVERS {
+        let fence = granted(&shop.store, &format!("{driver:?}")).await;
+        drop(shop.pay(driver, "dropped").await);
+        let nothing = shop.pay(driver, "nothing").await;
+        let finished = nothing.finish(fence, Box::new(|_| None)).await.unwrap();
+        assert_eq!(finished, Finished::RolledBack);
+        assert_eq!(shop.payments().await, 0, "{driver:?}");
+        assert_eq!(shop.status(fence).await, Status::InProgress, "{driver:?}");
+    }
+}
+
+/// Somebody else owns the operation by now: the rows must not be there either.
+#[tokio::test]
+async fn a_fenced_completion_takes_the_rows_with_it() {
+    let Some(shop) = Shop::new().await else {
+        return;
+    };
+    for driver in DRIVERS {
+        let key = format!("{driver:?}");
+        let fence = granted(&shop.store, &key).await;
+        let transaction = shop.pay(driver, &key).await;
+        shop.store.release(fence, "x".into()).await.unwrap();
+        let second = granted(&shop.store, &key).await;
+        let finished = finish(transaction, fence, "late").await.unwrap();
+        let found = Some((Status::InProgress, second.attempt));
+        let fenced = Finished::Held(Held::Fenced(Fenced { found }));
+        assert_eq!(finished, fenced, "{driver:?}");
+        assert_eq!(shop.payments().await, 0, "{driver:?}");
+        assert_eq!(shop.status(fence).await, Status::InProgress);
+    }
+}
+
+#[tokio::test]
+async fn a_commit_that_is_refused_is_known_to_be_rolled_back() {
+    let Some(shop) = Shop::new().await else {
+        return;
+    };
+    let fence = granted(&shop.store, "k").await;
+    let begun = Begun::begin(Arc::clone(&shop.client)).await.unwrap();
+    // Noticed at the commit only.
+    let dangling = "INSERT INTO checked VALUES ('nobody')";
+    begun.batch_execute(dangling).await.unwrap();
+    let ended = finish(Box::new(begun), fence, "x").await;
+    assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
+    let mut transaction = shop.pool.begin().await.unwrap();
+    let query = sqlx::query(dangling).execute(&mut *transaction);
+    query.await.unwrap();
+    let ended = finish(Box::new(Sqlx(transaction)), fence, "x").await;
+    assert!(matches!(ended, Err(Error::Unavailable { .. })), "{ended:?}");
+    assert_eq!(shop.status(fence).await, Status::InProgress);
+}
+
+/// Whatever the application does with its own transaction, others are not held up, and nothing
+/// is decided over the head of the one who is about to commit.
+#[tokio::test]
+async fn a_transaction_that_takes_long_holds_up_nobody_else() {
+    let Some(shop) = Shop::new().await else {
+        return;
+    };
+    let mut policy = request("held");
+    // Over at once: the next request would make it unknown.
+    policy.policy.lease = std::time::Duration::ZERO;
+    let fence = support::grant(&shop.store, policy).await.fence;
+    let open = Begun::begin(Arc::clone(&shop.client)).await.unwrap();
+    let complete = "SELECT semel_complete($1, 1, 201, NULL, 'done'::bytea)";
+    let id = uuid::Uuid::from_bytes(*fence.id.as_bytes());
+    open.query(complete, &[&id]).await.unwrap();
+
+    let (held, free) = tokio::join!(shop.store.reserve(request("held")), async {
+        for nth in 0..20 {
+            granted(&shop.store, &format!("free-{nth}")).await;
+        }
+    });
+    let () = free;
+    assert!(matches!(held, Ok(Decision::InProgress(_))), "{held:?}");
+    // The one who holds it is also not overruled by what another says.
+    let said = shop.store.mark_unknown(fence, "x".into()).await;
+    assert!(matches!(said, Err(Error::Unavailable { .. })), "{said:?}");
+    open.batch_execute("COMMIT").await.unwrap();
+    let decision = shop.store.reserve(request("held")).await.unwrap();
+    assert!(matches!(decision, Decision::Replay(_)), "{decision:?}");
+    let said = shop.store.mark_unknown(fence, "x".into()).await.unwrap();
+    let found = Some((Status::Completed, 1));
+    assert_eq!(said, Held::Fenced(Fenced { found }));
+}
+
+#[tokio::test]
+async fn the_function_for_any_language_is_fenced_and_may_be_said_twice() {
+    let Some(shop) = Shop::new().await else {
+        return;
+    };
+    let client = &shop.client;
+    let fence = granted(&shop.store, "k").await;
+    let id = uuid::Uuid::from_bytes(*fence.id.as_bytes());
+    let complete = "SELECT semel_complete($1, $2, $3, $4::text::jsonb, $5)";
+    let headers = r#"{"Content-Type": "text/plain", "Set-Cookie": "a=b", "Date": "today",
+                      "Link": ["</1>", "</2>"], "X-Count": 7}"#;
+    let body: &[u8] = b"\x00\xffdone";
+    let call = |attempt: i32, status: i32, headers: &'static str, body: &'static [u8]| async move {
+        client
+            .query(complete, &[&id, &attempt, &status, &headers, &body])
+            .await
+    };
+    for (attempt, status, headers, code) in [
+        (2, 201, "{}", "SEM01"),
+        (1, 99, "{}", "SEM02"),
+        (1, 201, "[]", "SEM02"),
+        (1, 201, r#"{"a b": "c"}"#, "SEM02"),
+        (1, 201, r#"{"a": "b\r\nc: d"}"#, "SEM02"),
+    ] {
+        let error = call(attempt, status, headers, b"").await.unwrap_err();
+        assert_eq!(error.code().unwrap().code(), code, "{error:?}");
+        assert_eq!(shop.status(fence).await, Status::InProgress);
+    }
+    call(1, 201, headers, body).await.unwrap();
+    // The same again is a success; anything else is not.
+    call(1, 201, headers, body).await.unwrap();
+    let error = call(1, 200, headers, body).await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "SEM01");
+    assert!(
+        error
+            .as_db_error()
+            .unwrap()
+            .message()
+            .contains("completed, attempt 1")
+    );
+
+    let record = shop.store.find(fence.id).await.unwrap().unwrap();
+    let State::Completed(completed) = record.state else {
+        panic!("{:?}", record.state);
+    };
+    let response = completed.response;
+    let lines: Vec<(&str, &[u8])> = response
+        .headers
+        .iter()
+        .map(|(name, value)| (&**name, &value[..]))
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            ("content-type", &b"text/plain"[..]),
+            ("link", b"</1>"),
+            ("link", b"</2>"),
+            ("x-count", b"7"),
+        ]
+    );
+    assert_eq!(
+        (response.status, response.body.as_deref()),
+        (201, Some(body))
+    );
+    let expected = completed.completed_at.saturating_add(record.windows.replay);
+    assert_eq!(completed.expires_at, expected);
+}
+
+/// An application's role needs no rights on Semel's tables.
+#[tokio::test]
+async fn the_function_works_for_who_may_not_touch_the_tables() {
+    let Some(shop) = Shop::new().await else {
+        return;
+    };
+    let fence = granted(&shop.store, "k").await;
+    let id = uuid::Uuid::from_bytes(*fence.id.as_bytes());
+    let role = format!("semel_test_app_{}", std::process::id());
+    let client = &shop.client;
+    client
+        .batch_execute(&format!("CREATE ROLE {role}; SET ROLE {role}"))
+        .await
+        .unwrap();
+    let peek = client.query("SELECT * FROM semel.operations", &[]).await;
+    assert!(peek.is_err());
+    let complete = "SELECT semel_complete($1, 1, 201, NULL, NULL)";
+    client.query(complete, &[&id]).await.unwrap();
+    client
+        .batch_execute(&format!("RESET ROLE; DROP ROLE {role}"))
+        .await
+        .unwrap();
+    assert_eq!(shop.status(fence).await, Status::Completed);
+}
+
+/// sqlx 0.9.0 gave back a connection with an open transaction when `begin` was dropped, and the
+/// next write vanished with the process. Ours must not.
+#[tokio::test]
+async fn a_begin_that_is_dropped_leaves_no_transaction_behind() {
+    use std::future::Future;
+    use std::task::{Context, Waker};
+
+    let Some(shop) = Shop::new().await else {
+        return;
+    };
+    for polls in 0..3 {
+        let mut client = Arc::new(shop._database.client().await);
+        {
+            let mut begin = Box::pin(Begun::begin(Arc::clone(&client)));
+            for _ in 0..polls {
+                let mut context = Context::from_waker(Waker::noop());
+                let _ = begin.as_mut().poll(&mut context);
+                tokio::task::yield_now().await;
+            }
+        }
+        let insert = format!("INSERT INTO payments VALUES ('begun {polls}')");
+        client.batch_execute(&insert).await.unwrap();
+        // The driver's own, as the store's lanes use it.
+        while Arc::get_mut(&mut client).is_none() {
+            tokio::task::yield_now().await;
+        }
+        let own = Arc::get_mut(&mut client).unwrap();
+        {
+            let mut begin = Box::pin(own.transaction());
+            for _ in 0..polls {
+                let mut context = Context::from_waker(Waker::noop());
+                let _ = begin.as_mut().poll(&mut context);
+                tokio::task::yield_now().await;
+            }
+        }
+        let insert = format!("INSERT INTO payments VALUES ('own {polls}')");
+        client.batch_execute(&insert).await.unwrap();
+        // The process dies: what was not committed is gone.
+        drop(client);
+        assert_eq!(shop.payments().await, 2 * (polls + 1));
+    }
+}
