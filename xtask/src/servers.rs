@@ -19,8 +19,9 @@ use tempfile::TempDir;
 
 use crate::process::{self, Interrupt};
 
-/// The servers that `cargo xtask test` starts: none yet, every test so far is embedded.
-pub(crate) const NEEDED: &[Server] = &[];
+/// The servers that `cargo xtask test` starts: those that a store or a cache speaks to. A test
+/// that finds no address in its environment says SKIPPED.
+pub(crate) const NEEDED: &[Server] = &[Server::Postgres, Server::Redis];
 
 /// How long a server may take until it answers. An idle machine needs about a second; a build
 /// machine that compiles at the same time gets ample room.

@@ -89,6 +89,11 @@ impl Sqlite {
     }
 }
 
+/// The SQL of the schema, from nothing to the newest version.
+pub fn schema() -> String {
+    migrate::text()
+}
+
 impl Options {
     /// The defaults: the wall clock, five seconds of patience with other processes, no
     /// bound on the size.

@@ -54,6 +54,12 @@ pub(crate) fn migrate(connection: &Connection, options: &Options) -> Result<(), 
     take_steps().map_err(|error| Error::opening(&options.path, error))
 }
 
+/// What the steps are, for whoever wants to read them.
+pub(crate) fn text() -> String {
+    let steps: Vec<&str> = MIGRATIONS.iter().map(|(_, step)| *step).collect();
+    format!("{BOOKKEEPING}\n{}", steps.join("\n"))
+}
+
 fn newest() -> i64 {
     let [.., (newest, _)] = MIGRATIONS;
     newest

@@ -3,7 +3,8 @@
 //! A store is right when it does what [`semel_core::transition`] says, whoever else is at
 //! work. [`conformance`] holds the rules as one suite that every store runs, [`histories`]
 //! compares a store with the pure function over random histories, [`ManualClock`] is the
-//! time that both move, and [`Faulty`] makes any store fail where failing hurts.
+//! time that both move, and [`Faulty`] makes any store fail where failing hurts. [`pg_proxy`]
+//! does that to the connections of a store in PostgreSQL, between a commit and its answer.
 //!
 //! A store's author writes one [`Harness`](conformance::Harness) and two lines:
 //!
@@ -49,6 +50,7 @@ pub mod conformance;
 pub mod database;
 pub mod faulty;
 pub mod histories;
+pub mod pg_proxy;
 pub mod twin;
 
 pub use clock::ManualClock;

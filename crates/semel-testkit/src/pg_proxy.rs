@@ -1,0 +1,396 @@
+//! A proxy in front of PostgreSQL that knows where it hurts.
+//!
+//! The worst moment to lose a connection is between a commit and its answer: the server has
+//! committed, and the client never hears of it. No test hits that moment by luck. This proxy
+//! reads the protocol on both sides, so it knows which statement an answer belongs to and when
+//! the server is done, and cuts or holds exactly there.
+//!
+//! ```no_run
+//! use semel_testkit::pg_proxy::{Proxy, When};
+//!
+//! # async fn demo() {
+//! let proxy = Proxy::in_front_of("postgres://postgres@127.0.0.1:5432/postgres").await;
+//! let lost = proxy.cut(When::committed());
+//! // … a client at `proxy.url()` commits, and gets an error …
+//! lost.reached().await;
+//! // … and on a direct connection the row is there.
+//! # }
+//! ```
+//!
+//! It speaks no TLS: a client that asks for it is told that there is none.
+
+mod connection;
+mod wire;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use crate::faulty::Gate;
+
+/// Where PostgreSQL listens where an address does not say.
+const DEFAULT_PORT: &str = "5432";
+
+/// A proxy. When it is dropped, its connections are cut, and nobody listens any more.
+#[derive(Debug)]
+pub struct Proxy {
+    url: String,
+    shared: Arc<Shared>,
+    _accepting: JoinSet<()>,
+}
+
+/// A moment in the conversation of one connection, whichever comes to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct When {
+    point: Point,
+    nth: usize,
+    every: bool,
+}
+
+/// See the constructors of [`When`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Point {
+    Before(String),
+    Answered(String),
+    Completed(String),
+}
+
+/// What the connections share.
+#[derive(Debug)]
+struct Shared {
+    /// `HOST:PORT` of the server.
+    upstream: String,
+    plans: Mutex<Vec<Plan>>,
+    valve: watch::Sender<Valve>,
+}
+
+/// What happens to all connections.
+#[derive(Clone, Copy, Debug, Default)]
+struct Valve {
+    frozen: bool,
+    refusing: bool,
+    /// Counts how often all connections were cut.
+    cuts: usize,
+    /// Connections so far.
+    accepted: usize,
+}
+
+/// One thing that will go wrong.
+#[derive(Debug)]
+struct Plan {
+    when: When,
+    /// How often the moment came.
+    seen: usize,
+    action: Action,
+}
+
+/// What goes wrong.
+#[derive(Clone, Debug)]
+enum Action {
+    Cut(Gate),
+    Hold(Gate),
+}
+
+impl When {
+    /// Before a statement whose SQL contains `sql` is forwarded: the server never gets it,
+    /// and whatever it got of the same implicit transaction is rolled back.
+    pub fn before(sql: impl Into<String>) -> Self {
+        Self::at(Point::Before(sql.into()))
+    }
+
+    /// When the server has done, without an error, all up to the Sync behind a statement
+    /// whose SQL contains `sql`, and nothing of its answer was forwarded. Outside of a
+    /// transaction block it has committed by then.
+    pub fn answered(sql: impl Into<String>) -> Self {
+        Self::at(Point::Answered(sql.into()))
+    }
+
+    /// As [`answered`](When::answered), by the tag with which the server says what it did:
+    /// `INSERT 0 1`, `UPDATE 1`, `SELECT 5`. It has to begin with `tag`; the zero byte that ends
+    /// it belongs to it, so that `UPDATE 1` may be told from `UPDATE 10`.
+    pub fn completed(tag: impl Into<String>) -> Self {
+        Self::at(Point::Completed(tag.into()))
+    }
+
+    /// Exactly between a `COMMIT` and its answer. One that turned out to be a rollback, since
+    /// something had failed before, does not count.
+    pub fn committed() -> Self {
+        Self::completed("COMMIT\0")
+    }
+
+    /// Only the `nth` time, counted from 1 and over all connections.
+    pub fn nth(self, nth: usize) -> Self {
+        Self { nth, ..self }
+    }
+
+    /// From then on every time, until [`Proxy::heal`].
+    pub fn every(self) -> Self {
+        Self {
+            every: true,
+            ..self
+        }
+    }
+
+    fn at(point: Point) -> Self {
+        Self {
+            point,
+            nth: 1,
+            every: false,
+        }
+    }
+}
+
+impl Proxy {
+    /// Starts a proxy on a free port in front of the server that `url` names.
+    ///
+    /// # Panics
+    /// Where `url` is not the address of one server, or there is no free port.
+    pub async fn in_front_of(url: &str) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let here = listener.local_addr().expect("an address").to_string();
+        let (upstream, url) =
+            rewrite(url, &here).expect("postgres://[USER@]HOST[:PORT][/DATABASE]");
+        let shared = Arc::new(Shared {
+            upstream,
+            plans: Mutex::default(),
+            valve: watch::Sender::default(),
+        });
+        let mut accepting = JoinSet::new();
+        accepting.spawn(accept(listener, Arc::clone(&shared)));
+        Self {
+            url,
+            shared,
+            _accepting: accepting,
+        }
+    }
+
+    /// The server's address, by way of the proxy.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// Cuts the connection that comes to this moment, on both sides. The gate is open, and
+    /// only says how often that happened: see [`Gate::reached`] and [`Gate::reached_times`].
+    pub fn cut(&self, when: When) -> Gate {
+        let gate = Gate::closed();
+        gate.open();
+        self.plan(when, Action::Cut(gate.clone()));
+        gate
+    }
+
+    /// Holds the connection that comes to this moment until the gate is opened: nothing more is
+    /// forwarded in the direction in which it was going.
+    pub fn hold(&self, when: When) -> Gate {
+        let gate = Gate::closed();
+        self.plan(when, Action::Hold(gate.clone()));
+        gate
+    }
+
+    /// Forgets all plans, and lets everything through again. What is held stays held.
+    pub fn heal(&self) {
+        self.shared.plans().clear();
+        self.shared.valve.send_modify(|valve| {
+            valve.frozen = false;
+            valve.refusing = false;
+        });
+    }
+
+    /// Forwards nothing, on no connection, until [`heal`](Proxy::heal). Nobody is told: this is
+    /// what a network that swallows everything looks like.
+    pub fn freeze(&self) {
+        self.shared.valve.send_modify(|valve| valve.frozen = true);
+    }
+
+    /// Closes every new connection at once, until [`heal`](Proxy::heal).
+    pub fn refuse(&self) {
+        self.shared.valve.send_modify(|valve| valve.refusing = true);
+    }
+
+    /// Cuts every connection there is.
+    pub fn cut_all(&self) {
+        self.shared.valve.send_modify(|valve| valve.cuts += 1);
+    }
+
+    /// How many connections there were, with those that were refused.
+    pub fn connections(&self) -> usize {
+        self.shared.valve.borrow().accepted
+    }
+
+    fn plan(&self, when: When, action: Action) {
+        self.shared.plans().push(Plan {
+            when,
+            seen: 0,
+            action,
+        });
+    }
+}
+
+impl Shared {
+    fn plans(&self) -> MutexGuard<'_, Vec<Plan>> {
+        self.plans.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether some plan has to see a whole answer before any of it is forwarded.
+    fn watches_answers(&self) -> bool {
+        let waits = |plan: &Plan| !matches!(plan.when.point, Point::Before(_));
+        self.plans().iter().any(waits)
+    }
+
+    /// What happens now, where `times` says how often a plan's moment has come.
+    fn fire(&self, times: impl Fn(&Point) -> usize) -> Option<Action> {
+        let mut plans = self.plans();
+        let mut fired = None;
+        for (place, plan) in plans.iter_mut().enumerate() {
+            let before = plan.seen;
+            plan.seen += times(&plan.when.point);
+            let due = plan.seen > before && plan.seen >= plan.when.nth;
+            if due && fired.is_none() {
+                fired = Some((place, plan.when.every, plan.action.clone()));
+            }
+        }
+        let (place, every, action) = fired?;
+        if !every {
+            plans.remove(place);
+        }
+        Some(action)
+    }
+
+    /// Stands here while everything is frozen.
+    async fn thawed(&self) {
+        // The sender lives as long as this, so waiting cannot fail.
+        drop(self.valve.subscribe().wait_for(|valve| !valve.frozen).await);
+    }
+}
+
+impl Action {
+    /// Says whether to go on.
+    async fn perform(self) -> bool {
+        match self {
+            Self::Cut(gate) => {
+                gate.pass().await;
+                false
+            }
+            Self::Hold(gate) => {
+                gate.pass().await;
+                true
+            }
+        }
+    }
+}
+
+async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+    // Owned here: when the proxy goes, they go.
+    let mut connections = JoinSet::new();
+    while let Ok((client, _)) = listener.accept().await {
+        while connections.try_join_next().is_some() {}
+        shared.valve.send_modify(|valve| valve.accepted += 1);
+        let valve = *shared.valve.borrow();
+        if valve.refusing {
+            continue;
+        }
+        let shared = Arc::clone(&shared);
+        connections.spawn(async move {
+            let mut watched = shared.valve.subscribe();
+            let all_cut = watched.wait_for(|now| now.cuts > valve.cuts);
+            tokio::select! {
+                () = connect(client, &shared) => {}
+                _ = all_cut => {}
+            }
+        });
+    }
+}
+
+async fn connect(client: TcpStream, shared: &Shared) {
+    // A server that is away is one that hangs up.
+    if let Ok(server) = TcpStream::connect(&shared.upstream).await {
+        connection::run(client, server, shared).await;
+    }
+}
+
+/// The server that an address names, and the address with `here` in its place.
+fn rewrite(url: &str, here: &str) -> Option<(String, String)> {
+    let (scheme, rest) = url.split_once("://")?;
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let (user, host) = match authority.rsplit_once('@') {
+        Some((user, host)) => (format!("{user}@"), host),
+        None => (String::new(), authority),
+    };
+    if host.is_empty() || host.contains(',') {
+        return None;
+    }
+    let has_port = host.rfind(':') > host.rfind(']');
+    let upstream = if has_port {
+        host.to_owned()
+    } else {
+        format!("{host}:{DEFAULT_PORT}")
+    };
+    Some((upstream, format!("{scheme}://{user}{here}{path}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_leads_through_the_proxy() {
+        for (url, upstream, through) in [
+            ("postgres://h", "h:5432", "postgres://here"),
+            (
+                "postgres://u:p@h:1/db?a=b",
+                "h:1",
+                "postgres://u:p@here/db?a=b",
+            ),
+            (
+                "postgresql://u@[::1]/db",
+                "[::1]:5432",
+                "postgresql://u@here/db",
+            ),
+            ("postgres://[::1]:7?a=b", "[::1]:7", "postgres://here?a=b"),
+        ] {
+            let found = rewrite(url, "here");
+            assert_eq!(found, Some((upstream.into(), through.into())), "{url}");
+        }
+        for url in ["", "host=h", "postgres:///db", "postgres://a,b/db"] {
+            assert_eq!(rewrite(url, "here"), None, "{url}");
+        }
+    }
+
+    #[test]
+    fn a_plan_fires_at_its_turn_and_once_or_every_time() {
+        let shared = Shared {
+            upstream: String::new(),
+            plans: Mutex::default(),
+            valve: watch::Sender::default(),
+        };
+        let plan = |when| {
+            shared.plans().push(Plan {
+                when,
+                seen: 0,
+                action: Action::Cut(Gate::closed()),
+            });
+        };
+        let insert = |times| {
+            let fired = shared.fire(|point| match point {
+                Point::Completed(tag) if tag == "INSERT" => times,
+                Point::Completed(_) | Point::Before(_) | Point::Answered(_) => 0,
+            });
+            fired.is_some()
+        };
+        plan(When::before("x"));
+        assert!(!shared.watches_answers());
+        plan(When::completed("INSERT").nth(3));
+        assert!(shared.watches_answers());
+        assert!(!insert(1));
+        assert!(!insert(0));
+        assert!(insert(2));
+        assert!(!insert(5));
+        plan(When::completed("INSERT").nth(2).every());
+        assert!(!insert(1));
+        assert!(insert(1));
+        assert!(!insert(0));
+        assert!(insert(1));
+    }
+}
