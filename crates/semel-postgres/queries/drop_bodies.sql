@@ -5,10 +5,9 @@ WITH clock AS MATERIALIZED (
 ),
 due AS MATERIALIZED (
     SELECT operations.key_hash
-    FROM clock
-    CROSS JOIN semel.operations
+    FROM semel.operations
     WHERE operations.body_expires_at IS NOT NULL
-      AND operations.body_expires_at <= clock.now -- guard: the body's time is over
+      AND operations.body_expires_at <= (SELECT now FROM clock) -- guard: the body's time is over
     ORDER BY operations.body_expires_at
     LIMIT $2
     FOR UPDATE OF operations SKIP LOCKED

@@ -5,10 +5,9 @@ WITH clock AS MATERIALIZED (
 ),
 due AS MATERIALIZED (
     SELECT operations.key_hash, operations.tombstone_us
-    FROM clock
-    CROSS JOIN semel.operations
+    FROM semel.operations
     WHERE operations.status IN ('completed', 'failed_retryable') -- guard: nothing unfinished is pruned
-      AND operations.expires_at <= clock.now -- guard: the window is over
+      AND operations.expires_at <= (SELECT now FROM clock) -- guard: the window is over
     ORDER BY operations.expires_at
     LIMIT $2
     FOR UPDATE OF operations SKIP LOCKED

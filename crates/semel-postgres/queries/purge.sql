@@ -4,10 +4,9 @@ WITH clock AS MATERIALIZED (
 ),
 due AS MATERIALIZED (
     SELECT operations.key_hash
-    FROM clock
-    CROSS JOIN semel.operations
+    FROM semel.operations
     WHERE operations.purge_at IS NOT NULL
-      AND operations.purge_at <= clock.now -- guard: the tombstone's time is over
+      AND operations.purge_at <= (SELECT now FROM clock) -- guard: the tombstone's time is over
     ORDER BY operations.purge_at
     LIMIT $2
     FOR UPDATE OF operations SKIP LOCKED

@@ -18,6 +18,7 @@ SELECT
     set_config('enable_hashjoin', 'off', false),
     set_config('enable_mergejoin', 'off', false),
     set_config('enable_material', 'off', false),
+    set_config('enable_sort', 'off', false),
     set_config('jit', 'off', false),
     set_config('statement_timeout', $1, false),
     set_config('lock_timeout', $2, false),

@@ -5,10 +5,9 @@ WITH clock AS MATERIALIZED (
 ),
 due AS MATERIALIZED (
     SELECT operations.key_hash
-    FROM clock
-    CROSS JOIN semel.operations
+    FROM semel.operations
     WHERE operations.status = 'in_progress' -- guard: only an execution is lost
-      AND operations.locked_until <= clock.now -- guard: the owner is silent
+      AND operations.locked_until <= (SELECT now FROM clock) -- guard: the owner is silent
     ORDER BY operations.locked_until
     LIMIT $2
     FOR UPDATE OF operations SKIP LOCKED

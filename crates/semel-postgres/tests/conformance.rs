@@ -1,6 +1,7 @@
 //! The Postgres store keeps every rule of the state machine.
 #![allow(
     clippy::unwrap_used,
+    clippy::expect_used,
     reason = "test code says what is wrong by panicking"
 )]
 
@@ -18,7 +19,7 @@ impl Harness for OnServer {
     type Store = Postgres;
 
     async fn fresh(&self) -> Fixture<Postgres> {
-        let database = Database::reused().await.unwrap();
+        let database = Database::reused().await.expect("a server: run `cargo xtask test`");
         let clock = ManualClock::default();
         let store = Options::new(&database.url)
             .clock(Arc::new(clock.clone()))

@@ -1,0 +1,187 @@
+//! Connections that break where it hurts: between a commit and its answer.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "test code says what is wrong by panicking"
+)]
+
+mod support;
+
+use std::sync::Arc;
+
+use semel_core::transition::{Decision, Fenced};
+use semel_core::{Error, Fence, Held, Inspect, Maintain, Status, Store, Transaction};
+use semel_postgres::Postgres;
+use semel_postgres::transaction::Begun;
+use semel_testkit::database::{self, Database};
+use semel_testkit::pg_proxy::{Proxy, When};
+use support::{completion, granted, request};
+
+/// A store whose connections can be cut, and one whose connections cannot.
+struct Rig {
+    proxy: Proxy,
+    cut: Postgres,
+    whole: Postgres,
+    _database: Database,
+}
+
+impl Rig {
+    async fn new() -> Option<Self> {
+        let database = Database::new().await?;
+        let proxy = Proxy::in_front_of(&database.url).await;
+        Some(Self {
+            cut: Postgres::open(proxy.url()).await.unwrap(),
+            whole: Postgres::open(&database.url).await.unwrap(),
+            proxy,
+            _database: database,
+        })
+    }
+
+    async fn status(&self, fence: Fence) -> Option<Status> {
+        let record = self.whole.find(fence.id).await.unwrap();
+        record.map(|record| record.state.status())
+    }
+}
+
+/// A part of the text of each statement that no other has.
+const RESERVE: &str = "Many requests to execute";
+const COMPLETE: &str = "The ends of executions";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_completion_whose_answer_was_lost_is_found_out_by_saying_it_again() {
+    let Some(rig) = Rig::new().await else { return };
+    for round in 0..5 {
+        let fence = granted(&rig.cut, &format!("after {round}")).await;
+        let gate = rig.proxy.cut(When::answered(COMPLETE));
+        let lost = rig.cut.complete(fence, completion("{}")).await;
+        assert!(matches!(lost, Err(Error::Ambiguous { .. })), "{lost:?}");
+        gate.reached().await;
+        assert_eq!(rig.status(fence).await, Some(Status::Completed));
+        let again = rig.cut.complete(fence, completion("{}")).await.unwrap();
+        assert_eq!(again, Held::Repeated);
+
+        let fence = granted(&rig.cut, &format!("before {round}")).await;
+        rig.proxy.cut(When::before(COMPLETE));
+        let lost = rig.cut.complete(fence, completion("{}")).await;
+        assert!(matches!(lost, Err(Error::Ambiguous { .. })), "{lost:?}");
+        assert_eq!(rig.status(fence).await, Some(Status::InProgress));
+        let again = rig.cut.complete(fence, completion("{}")).await.unwrap();
+        assert_eq!(again, Held::Applied);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reservation_whose_answer_was_lost_can_be_given_back() {
+    let Some(rig) = Rig::new().await else { return };
+    for (name, when) in [
+        ("after", When::answered(RESERVE)),
+        ("before", When::before(RESERVE)),
+    ] {
+        let request = request(name);
+        let fence = Fence {
+            id: request.id,
+            attempt: 1,
+        };
+        rig.proxy.cut(when);
+        let lost = rig.cut.reserve(request.clone()).await;
+        assert!(matches!(lost, Err(Error::Ambiguous { .. })), "{lost:?}");
+        let expected = (name == "after").then_some(Status::InProgress);
+        assert_eq!(rig.status(fence).await, expected, "{name}");
+        let back = rig.cut.evict(fence, "not_started".into()).await.unwrap();
+        let wanted = if name == "after" {
+            Held::Applied
+        } else {
+            Held::Fenced(Fenced { found: None })
+        };
+        assert_eq!(back, wanted, "{name}");
+        // Nobody is locked out.
+        granted(&rig.cut, name).await;
+    }
+}
+
+/// A transaction in doubt is decided by a write that cannot be true together with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_whose_commit_was_not_answered_is_decided_by_a_release() {
+    let Some(rig) = Rig::new().await else { return };
+    let direct = rig._database.client().await;
+    let table = "CREATE TABLE payments (id text PRIMARY KEY)";
+    direct.batch_execute(table).await.unwrap();
+    for (name, when) in [
+        ("after", When::committed()),
+        ("before", When::before("on the disk")),
+    ] {
+        let fence = granted(&rig.cut, name).await;
+        let client = Arc::new(database::client(rig.proxy.url()).await);
+        let begun = Begun::begin(client).await.unwrap();
+        let pay = format!("INSERT INTO payments VALUES ('{name}')");
+        begun.batch_execute(&pay).await.unwrap();
+        rig.proxy.cut(when);
+        let conclude = Box::new(|_: Option<_>| Some(completion("paid")));
+        let ended = Box::new(begun).finish(fence, conclude).await;
+        assert!(matches!(ended, Err(Error::Ambiguous { .. })), "{ended:?}");
+        // The server may not have noticed yet that nobody is there any more.
+        let said = loop {
+            match rig.cut.release(fence, "commit_unanswered".into()).await {
+                Err(Error::Unavailable { .. } | Error::Ambiguous { .. }) => {}
+                said => break said.unwrap(),
+            }
+        };
+        let count = format!("SELECT count(*) FROM payments WHERE id = '{name}'");
+        let paid: i64 = direct.query_one(&count, &[]).await.unwrap().get(0);
+        if name == "after" {
+            let found = Some((Status::Completed, 1));
+            assert_eq!(said, Held::Fenced(Fenced { found }));
+            assert_eq!(paid, 1);
+        } else {
+            assert_eq!(said, Held::Applied);
+            assert_eq!(paid, 0);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn away_is_said_soon_and_nothing_is_granted_and_it_comes_back_by_itself() {
+    let Some(rig) = Rig::new().await else { return };
+    let fence = granted(&rig.cut, "before").await;
+    rig.proxy.refuse();
+    rig.proxy.cut_all();
+    for round in 0..3 {
+        let away = rig.cut.reserve(request(&format!("away {round}"))).await;
+        assert!(away.is_err(), "{away:?}");
+        let away = rig.cut.complete(fence, completion("{}")).await;
+        assert!(away.is_err(), "{away:?}");
+        let away = rig.cut.find(fence.id).await;
+        assert!(matches!(away, Err(Error::Unavailable { .. })), "{away:?}");
+        assert!(rig.cut.sweep(10).await.is_err());
+    }
+    rig.proxy.heal();
+    let decision = loop {
+        if let Ok(decision) = rig.cut.reserve(request("away 0")).await {
+            break decision;
+        }
+    };
+    assert!(matches!(decision, Decision::Execute(_)), "{decision:?}");
+    let held = loop {
+        if let Ok(held) = rig.cut.complete(fence, completion("{}")).await {
+            break held;
+        }
+    };
+    assert_eq!(held, Held::Applied);
+}
+
+/// A lane that is stuck keeps its own calls waiting, for a bounded time, and nobody else's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_hangs_does_not_hang_the_others() {
+    let Some(rig) = Rig::new().await else { return };
+    granted(&rig.cut, "warm").await;
+    let gate = rig.proxy.hold(When::answered(RESERVE));
+    let stuck = tokio::spawn({
+        let store = rig.cut.clone();
+        async move { store.reserve(request("stuck")).await }
+    });
+    gate.reached().await;
+    granted(&rig.cut, "free").await;
+    gate.open();
+    let decision = stuck.await.unwrap().unwrap();
+    assert!(matches!(decision, Decision::Execute(_)), "{decision:?}");
+}
