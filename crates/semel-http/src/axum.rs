@@ -1,11 +1,23 @@
 //! What a handler in axum can take and return.
 
+use std::sync::PoisonError;
+
+use axum::body::Body;
 use axum::extract::FromRequestParts;
 use axum::response::IntoResponse;
+use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::StatusCode;
 use http::request::Parts;
+use http_body_util::{BodyExt as _, Limited};
+use semel_core::Transaction;
 
-use crate::{Operation, Outcome};
+use crate::together::Aside;
+use crate::{Operation, Outcome, Together};
+
+/// Largest body of an answer that is found inside of a transaction. It is in memory already;
+/// this stops a body that would never end.
+pub const MAX_INSIDE: usize = 8 << 20;
 
 /// A handler that takes an [`Operation`] runs only where the layer granted one.
 impl<T: Sync> FromRequestParts<T> for Operation {
@@ -42,5 +54,61 @@ impl IntoResponse for NotGuarded {
 impl IntoResponse for Outcome {
     fn into_response(self) -> axum::response::Response {
         Self::into_response(self)
+    }
+}
+
+impl IntoResponse for Together<Body> {
+    fn into_response(self) -> axum::response::Response {
+        Self::into_response(self)
+    }
+}
+
+impl Together<Body> {
+    /// For a store that runs the handler's work inside its own transaction, on a thread of its
+    /// own: `begin` makes that transaction, and what the work returns becomes the answer by
+    /// [`Answering::answer`].
+    pub fn inside<T: Transaction>(
+        operation: Operation,
+        begin: impl FnOnce(Answering) -> T,
+    ) -> Self {
+        let aside = Aside::default();
+        let transaction = begin(Answering(Aside::clone(&aside)));
+        Self::with_aside(operation, transaction, aside)
+    }
+}
+
+/// Makes the answer of work that runs inside of a transaction.
+#[derive(Debug)]
+pub struct Answering(Aside);
+
+/// An answer whose body cannot be had at once, as one that is streamed: a transaction does not
+/// wait for it.
+#[derive(Debug, thiserror::Error)]
+#[error("the body of the answer is not ready, broke off, or is larger than {MAX_INSIDE} bytes")]
+pub struct Unready;
+
+impl Answering {
+    /// What the transaction hands to the layer. Extensions, such as an [`Outcome`] or a
+    /// [`Resource`](semel_core::Resource), count as they always do.
+    ///
+    /// # Errors
+    /// Where the body is not ready.
+    pub fn answer(self, answer: impl IntoResponse) -> Result<semel_core::Response, Unready> {
+        let (head, body) = answer.into_response().into_parts();
+        let body = Limited::new(body, MAX_INSIDE).collect().now_or_never();
+        let body = body.and_then(Result::ok).ok_or(Unready)?.to_bytes();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = head.extensions;
+        let line = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
+            (
+                name.as_str().into(),
+                Bytes::copy_from_slice(value.as_bytes()),
+            )
+        };
+        Ok(semel_core::Response {
+            status: head.status.as_u16(),
+            headers: head.headers.iter().map(line).collect(),
+            body: Some(body),
+            schema_version: 0,
+        })
     }
 }

@@ -2,33 +2,28 @@
 
 use std::panic::AssertUnwindSafe;
 use std::pin::pin;
-use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use http::{Request, Response};
 use semel_core::transition::Grant;
-use semel_core::{Code, Completion, Fence, Held, Resource, Store, Timestamp};
+use semel_core::{Code, Fence, Held, Store};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
-use crate::answer::Refusal;
-use crate::body::{Collected, RequestBody, ResponseBody, Settled, collect};
-use crate::complete::{Record, Word};
+use crate::body::{Collected, RequestBody, ResponseBody, collect};
+use crate::complete::Record;
+use crate::conclude::Ended;
 use crate::guarded::Job;
 use crate::layer::State;
 use crate::operation::Operation;
-use crate::outcome::{Ending, Outcome, Unframed, Words};
-use crate::reason::{self, Reason};
-use crate::replay::disclose_expiry;
+use crate::outcome::Unframed;
 use crate::reserve::{Attempted, Reply};
-use crate::route::{Guard, Route};
-use crate::rules::Rules;
-use crate::service::{Flow, Inner, settled};
+use crate::route::Guard;
+use crate::service::{Flow, Inner};
+use crate::settle::Attempt;
+use crate::together;
 
 /// How many heartbeats fit into a lease: two may be lost before it runs out.
 const BEATS_PER_LEASE: u32 = 3;
-
-/// How an execution ended: with a whole answer, or without.
-type Ended<R> = Result<Response<Collected<R>>, Code>;
 
 /// Performs a granted execution to its end: whatever happens, something is written.
 pub(crate) async fn perform<S, I, B, R>(job: Box<Job<S, I>>, grant: Grant, reply: Reply<S, I, R>)
@@ -41,12 +36,12 @@ where
     let Job {
         layer,
         guard,
+        request: asked,
         mut head,
         body,
         inner,
-        ..
     } = *job;
-    let state = Arc::clone(&layer.state);
+    let state = &layer.state;
     let meters = &guard.meters;
     if grant.fence.attempt == 1 {
         meters.created.increment(1);
@@ -58,39 +53,25 @@ where
     let request = Request::from_parts(head, RequestBody::buffered(body));
 
     let began = Instant::now();
-    let ended = execute(&state, &guard, grant.fence, inner, request).await;
+    let ended = execute(state, &guard, grant.fence, inner, request).await;
     meters.execute_seconds.record(began.elapsed());
 
-    let (word, mut answer) = conclude(&guard.route, &layer.rules, grant.fence, ended);
-    let record = Record::new(&state, &guard, grant.fence);
-    if let Word::Complete(_) = word {
-        // By the store's clock: what it said at the grant, and the time since then.
-        let since = state.clock.now().as_micros() - granted_at.as_micros();
-        let lease = guard.route.policy.lease;
-        let at_grant = grant.locked_until.as_micros() - semel_core::time::micros(lease);
-        let expires_at = Timestamp::from_micros(at_grant.saturating_add(since))
-            .saturating_add(guard.route.policy.windows.replay);
-        disclose_expiry(answer.headers_mut(), expires_at);
-        // An application may have marks of its own; here they would claim a replay.
-        answer.headers_mut().remove(&layer.rules.replayed);
-    }
-    let mut recording = pin!(record.write(&word));
-    let held = tokio::select! {
+    let attempt = Attempt {
+        layer: &layer,
+        guard: &guard,
+        grant,
+        granted_at,
+        asked,
+    };
+    let mut settling = pin!(attempt.settle(ended));
+    let answer = tokio::select! {
         biased;
-        held = &mut recording => held,
+        answer = &mut settling => answer,
         () = sleep(state.record_patience) => {
-            send(reply, pending(&layer.rules, record.id()));
-            recording.await;
+            send(reply, attempt.pending());
+            settling.await;
             return;
         }
-    };
-    let answer = match (held, &word) {
-        // What a retry would be given is not this answer.
-        (Some(Held::Fenced(_)), Word::Complete(_)) => {
-            refuse(&layer.rules, &reason::OUTCOME_UNKNOWN, record.id())
-        }
-        (None, _) => pending(&layer.rules, record.id()),
-        (Some(_), _) => answer,
     };
     send(reply, answer);
 }
@@ -109,11 +90,18 @@ where
     R: Flow,
 {
     let execution = async {
-        let response = inner.call(request).await.map_err(|error| {
+        let (answered, left) = together::noted(async { inner.call(request).await }).await;
+        let response = answered.map_err(|error| {
             let error = error.into();
             tracing::error!(id = %fence.id, error, "the service failed");
             Code::new("service_failed")
         })?;
+        let carried = together::carried(&response);
+        if carried.map_or(left, |of| of != fence) {
+            // The answer may speak of rows that are not there.
+            tracing::error!(id = %fence.id, "the handler's transaction did not come with its answer: does a middleware drop the response's extensions?");
+            return Err(Code::new("transaction_lost"));
+        }
         let (head, body) = response.into_parts();
         let body = if head.extensions.get::<Unframed>().is_some() {
             Ok(Collected::flowing(body))
@@ -144,9 +132,10 @@ where
 
 /// Renews the lease until the execution's time is over. A handler that is wedged must not be
 /// believed alive for ever.
-async fn heart<S: Store>(state: &State<S>, guard: &Guard, fence: Fence) {
+pub(crate) async fn heart<S: Store>(state: &State<S>, guard: &Guard, fence: Fence) {
     let lease = guard.route.policy.lease;
     let over = Instant::now() + guard.route.execute_max;
+    let record = Record::new(state, guard, fence);
     loop {
         let next = Instant::now() + lease / BEATS_PER_LEASE;
         if next >= over {
@@ -156,6 +145,10 @@ async fn heart<S: Store>(state: &State<S>, guard: &Guard, fence: Fence) {
         let beat = timeout_at(over, state.store.heartbeat(fence, lease)).await;
         match beat {
             Ok(Ok(Held::Applied | Held::Repeated)) | Err(_) => {}
+            // The application completed its own record, and may be busy for a while yet.
+            Ok(Ok(Held::Fenced(fenced))) if record.is_completed(fenced) => {
+                return sleep_until(over).await;
+            }
             Ok(Ok(Held::Fenced(fenced))) => {
                 guard.meters.fenced.increment(1);
                 tracing::warn!(id = %fence.id, found = ?fenced.found, "the lease was lost while executing");
@@ -167,85 +160,6 @@ async fn heart<S: Store>(state: &State<S>, guard: &Guard, fence: Fence) {
             }
         }
     }
-}
-
-/// What is written and what is sent.
-fn conclude<R>(
-    route: &Route,
-    rules: &Rules,
-    fence: Fence,
-    ended: Ended<R>,
-) -> (Word, Response<ResponseBody<R>>) {
-    let mut response = match ended {
-        Ok(response) => response,
-        Err(code) => {
-            let answer = refuse(rules, &reason::OUTCOME_BROKEN, fence.id);
-            return (Word::MarkUnknown(code), answer);
-        }
-    };
-    let Outcome {
-        ending,
-        code,
-        words,
-    } = route.outcomes.judge(&mut response);
-    let in_other_words = match (words, ending) {
-        (Words::Unreachable, _) => Some(&reason::UPSTREAM_UNREACHABLE),
-        (Words::Layer, Ending::NotExecuted | Ending::Forget) => Some(&reason::NOT_EXECUTED),
-        (Words::Layer, Ending::Unknown) => Some(&reason::OUTCOME_BROKEN),
-        // A success that no retry would be given is not shown to the first caller either.
-        (Words::Application, Ending::Unknown) if !response.status().is_server_error() => {
-            Some(&reason::OUTCOME_BROKEN)
-        }
-        (Words::Application | Words::Layer, _) => None,
-    };
-    let word = match ending {
-        Ending::Completed => Word::Complete(completion(route, &mut response)),
-        Ending::NotExecuted => Word::Release(code),
-        Ending::Forget => Word::Evict(code),
-        Ending::Unknown => Word::MarkUnknown(code),
-    };
-    if let Some(reason) = in_other_words {
-        return (word, refuse(rules, reason, fence.id));
-    }
-    let response = response.map(|body| {
-        ResponseBody::settled(match body {
-            Collected::Whole(body, trailers) => Settled::whole(body, trailers),
-            Collected::Over(body) => body,
-        })
-    });
-    (word, response)
-}
-
-fn completion<R>(route: &Route, response: &mut Response<Collected<R>>) -> Completion {
-    Completion {
-        resource: response.extensions_mut().remove::<Resource>(),
-        response: semel_core::Response {
-            status: response.status().as_u16(),
-            headers: route.stored.take(response.headers()),
-            body: match response.body() {
-                Collected::Whole(body, _) => Some(body.clone()),
-                Collected::Over(_) => None,
-            },
-            schema_version: 0,
-        },
-    }
-}
-
-fn refuse<R>(
-    rules: &Rules,
-    reason: &'static Reason,
-    id: semel_core::OperationId,
-) -> Response<ResponseBody<R>> {
-    let location = reason.status_link.then(|| rules.status_of(id)).flatten();
-    let refusal = Refusal {
-        location,
-        ..Refusal::new(reason).operation(id)
-    };
-    settled(refusal.render(rules.dialect))
-}
-
-fn pending<R>(rules: &Rules, id: semel_core::OperationId) -> Response<ResponseBody<R>> {
-    refuse(rules, &reason::OUTCOME_PENDING, id)
 }
 
 fn send<S, I, R>(reply: Reply<S, I, R>, answer: Response<ResponseBody<R>>) {

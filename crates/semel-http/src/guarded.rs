@@ -1,5 +1,6 @@
 //! The way of one guarded request, from its key to its answer.
 
+use std::future::pending;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +9,11 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderValue, Request, Response};
 use http_body::Body;
-use semel_core::store::Epoch;
+use semel_core::store::{Epoch, Hearing};
 use semel_core::transition::InProgress;
 use semel_core::{Decision, Identity, Key, OperationId, Reserve, Store, Timestamp};
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout_at};
 
 use crate::answer::{self, Refusal};
 use crate::body::{self, ResponseBody, Unread};
@@ -26,9 +27,12 @@ use crate::reserve::{Attempted, attempt};
 use crate::route::{Guard, InFlight};
 use crate::service::{Flow, Inner, settled};
 
-/// How often a waiter looks for itself: the execution may be another process's, from which
-/// no wake-up comes.
+/// How often a waiter looks for itself where the store does not hear: the execution may be
+/// another process's, from which no wake-up comes. Also how long a store may take to listen.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// How often it looks where the store does hear, since what is heard may be lost on the way.
+const LOOK_ANYWAY_EVERY: Duration = Duration::from_secs(1);
 
 /// The longest that a client is told to stay away.
 const RETRY_AFTER_MAX: u64 = 60;
@@ -159,6 +163,8 @@ where
         Looked::Running(running, job) => (running, job),
     };
     let until = Instant::now() + patience;
+    let mut watched = None;
+    let mut hearing = None;
     while Instant::now() < until
         && let Some(place) = state.waiters.enter(running.fence.id)
     {
@@ -166,13 +172,40 @@ where
         let ended = place.ended();
         let mut ended = pin!(ended.notified());
         ended.as_mut().enable();
+        // Once for each attempt: a store that is heard from too early is not asked again.
+        if watched.replace(running.fence) != Some(running.fence) {
+            let listening = state.store.watch(running.fence);
+            let listening = timeout_at(until.min(Instant::now() + LOOK_EVERY), listening).await;
+            hearing = listening.unwrap_or_default();
+        }
         (running, job) = match look(job, read_at).await {
             Looked::Answered(response) => return response,
             Looked::Running(running, job) => (running, job),
         };
-        let _ = timeout_at(until.min(Instant::now() + LOOK_EVERY), ended).await;
+        if watched != Some(running.fence) {
+            // Another attempt began meanwhile, and nobody listens for its end yet.
+            continue;
+        }
+        let look_again = match hearing {
+            Some(_) => LOOK_ANYWAY_EVERY,
+            None => LOOK_EVERY,
+        };
+        tokio::select! {
+            () = ended => {}
+            () = heard(&mut hearing) => {}
+            () = sleep_until(until.min(Instant::now() + look_again)) => {}
+        }
     }
     settled(job.tell(Decision::InProgress(running), read_at))
+}
+
+/// Waits for what the store hears, once; for ever where it hears nothing.
+async fn heard(hearing: &mut Option<Hearing>) {
+    match hearing {
+        Some(listening) => listening.await,
+        None => return pending().await,
+    }
+    *hearing = None;
 }
 
 /// What a look came to.

@@ -48,16 +48,25 @@ pub(crate) fn from_store(found: Replay, now: Timestamp) -> Result<Answer, Box<Re
     })
 }
 
+/// The stored answer, to a retry.
 pub(crate) fn respond(rules: &Rules, found: Answer) -> Response<Bytes> {
+    let mut response = first(found);
+    let is_failure = response.status().is_server_error();
+    let headers = response.headers_mut();
+    headers.insert(rules.replayed.clone(), HeaderValue::from_static("true"));
+    if rules.dialect == Dialect::Stripe && is_failure {
+        never_again(headers);
+    }
+    response
+}
+
+/// The stored answer, to the client whose request was executed: it is no replay.
+pub(crate) fn first(found: Answer) -> Response<Bytes> {
     let mut response = Response::new(found.body);
     *response.status_mut() = found.status;
     let headers = response.headers_mut();
     *headers = found.headers;
-    headers.insert(rules.replayed.clone(), HeaderValue::from_static("true"));
     headers.insert(EXPIRES, found.expires);
-    if rules.dialect == Dialect::Stripe && found.status.is_server_error() {
-        never_again(headers);
-    }
     response
 }
 

@@ -92,7 +92,7 @@ where
 }
 
 /// Returns a grant, or what may be one, that nothing was done with.
-async fn give_back<S: Store>(
+pub(crate) async fn give_back<S: Store>(
     state: &State<S>,
     guard: &Guard,
     id: OperationId,
@@ -106,7 +106,7 @@ async fn give_back<S: Store>(
         Ok(_) | Err(_) => return,
     };
     let record = Record::new(state, guard, fence);
-    let _ = record.write(&Word::Evict("not_started".into())).await;
+    record.write(&Word::Evict("not_started".into())).await;
 }
 
 fn shutting_down() -> Refusal {

@@ -18,6 +18,7 @@ use crate::guarded::guarded;
 use crate::layer::Layer;
 use crate::outcome::{Ending, Outcome, Words, strip};
 use crate::reason;
+use crate::together;
 
 /// Any error of a body or a service.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -169,6 +170,13 @@ pub(crate) fn settled<B>(answer: Response<Bytes>) -> Response<ResponseBody<B>> {
 /// An answer to a request that is not guarded: as it is, unless whoever gave it left the
 /// words to the layer.
 fn passed<B>(mut response: Response<B>, dialect: Dialect) -> Response<ResponseBody<B>> {
+    if together::take(&mut response).is_some() {
+        // Its rows are rolled back, so it must not say that they are there.
+        tracing::error!(
+            "a request that is not guarded was answered with a transaction, and there is nothing to complete"
+        );
+        return settled(Refusal::new(&reason::NOT_EXECUTED).render(dialect));
+    }
     let reason = match strip(&mut response) {
         Some(Outcome {
             words: Words::Unreachable,

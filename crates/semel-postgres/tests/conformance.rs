@@ -19,7 +19,9 @@ impl Harness for OnServer {
     type Store = Postgres;
 
     async fn fresh(&self) -> Fixture<Postgres> {
-        let database = Database::reused().await.expect("a server: run `cargo xtask test`");
+        let database = Database::reused()
+            .await
+            .expect("a server: run `cargo xtask test`");
         let clock = ManualClock::default();
         let store = Options::new(&database.url)
             .clock(Arc::new(clock.clone()))

@@ -125,6 +125,8 @@ pub(crate) enum Failure {
     Sqlite(Arc<rusqlite::Error>),
     /// What is stored cannot be right.
     Corrupt(Box<str>),
+    /// The application's statements had the whole transaction rolled back.
+    RolledBack,
 }
 
 impl From<rusqlite::Error> for Failure {
@@ -139,6 +141,12 @@ impl From<Failure> for semel_core::Error {
         let error = match failure {
             Failure::Corrupt(reason) => return Self::Corrupt { reason },
             Failure::Sqlite(error) => error,
+            Failure::RolledBack => {
+                return Self::Unavailable {
+                    reason: "the application's statements rolled all back".into(),
+                    source: None,
+                };
+            }
         };
         if is_damage(&error) {
             let reason = format!("{error}; stop, and restore the file from a backup");

@@ -39,6 +39,7 @@ mod recent;
 mod reserve;
 mod row;
 mod store;
+mod work;
 mod writer;
 
 #[cfg(test)]
@@ -53,6 +54,9 @@ use semel_core::identity::IdentityHash;
 use semel_core::{Clock, Identity, SystemClock};
 
 pub use error::Error;
+/// The driver, in the version that [`Sqlite::transaction`] hands out connections of.
+pub use rusqlite;
+pub use work::Work;
 
 use queries::Queries;
 

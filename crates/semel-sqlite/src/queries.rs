@@ -41,7 +41,7 @@ macro_rules! statements {
 }
 
 statements! {
-    begin commit rollback
+    begin commit rollback savepoint savepoint_release savepoint_rollback
     reserve reserve_again reserve_resume reserve_lose reserve_forget
     find find_identity list
     complete release evict mark_unknown heartbeat advance
@@ -65,7 +65,8 @@ mod tests {
             .execute_batch(include_str!("../migrations/0001_operations.sql"))
             .unwrap();
         for (name, sql) in Queries::default().each() {
-            if ["begin", "commit", "rollback", "reserve"].contains(&name) {
+            let is_session = ["begin", "commit", "rollback"].contains(&name);
+            if is_session || name.starts_with("savepoint") || name == "reserve" {
                 continue;
             }
             let explain = format!("EXPLAIN QUERY PLAN {sql}");

@@ -32,7 +32,7 @@ const READERS: usize = 2;
 
 /// What all clones of a store share.
 pub(crate) struct Inner {
-    writes: Arc<Queue<Box<dyn Call>>>,
+    pub(crate) writes: Arc<Queue<Box<dyn Call>>>,
     looks: Arc<Queue<Look>>,
     /// Lists have a thread of their own: a filter may have to pass over millions of rows.
     lists: Arc<Queue<Look>>,
@@ -191,6 +191,11 @@ impl Drop for Inner {
             if self.threads.is_empty() {
                 self.writes.close();
             }
+            // The application's work may have held the last clone: then the writer is here, and
+            // ends by itself once the queue is closed.
+            if thread.thread().id() == thread::current().id() {
+                continue;
+            }
             // A thread that panicked has nothing left to finish.
             let _ = thread.join();
         }
@@ -216,7 +221,7 @@ impl<T> Drop for Closed<'_, T> {
     }
 }
 
-fn refused(why: Refused) -> semel_core::Error {
+pub(crate) fn refused(why: Refused) -> semel_core::Error {
     let reason = match why {
         Refused::Full => "too many calls wait for the disk",
         Refused::Closed => "the store is closed, or its thread ended; open it again",

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use rusqlite::Connection;
+use rusqlite::{Connection, ErrorCode};
 use semel_core::store::Result;
 use semel_core::{Clock, Error, Timestamp};
 use tokio::sync::oneshot;
@@ -13,6 +13,7 @@ use crate::error::Failure;
 use crate::gather::Gathering;
 use crate::queries::{Queries, Statements};
 use crate::queue::{MAX_GROUP, Queue};
+use crate::work;
 
 /// Something to be done inside a transaction. It may be done twice: a group that fails is
 /// rolled back, and each of its commands is tried alone.
@@ -31,12 +32,18 @@ pub(crate) trait Call: Send {
     /// Does it, and keeps the answer until it is committed.
     fn perform(
         &mut self,
+        connection: &Connection,
         sql: &mut Statements<'_>,
         now: Timestamp,
     ) -> std::result::Result<(), Failure>;
 
     /// Tells the caller: the answer, or why there is none.
     fn settle(self: Box<Self>, committed: Result<()>);
+
+    /// Whether it can be done only once, and so comes after all that may have to be done again.
+    fn comes_last(&self) -> bool {
+        false
+    }
 }
 
 /// Packs a command for the writer's queue.
@@ -63,6 +70,7 @@ struct Pending<C: Command> {
 impl<C: Command> Call for Pending<C> {
     fn perform(
         &mut self,
+        _: &Connection,
         sql: &mut Statements<'_>,
         now: Timestamp,
     ) -> std::result::Result<(), Failure> {
@@ -102,6 +110,7 @@ pub(crate) fn run(
         LOG_PAGES.set(u32::try_from(pages).unwrap_or_default());
         Ok(())
     }));
+    work::guard(connection)?;
     let mut sql = Statements::prepare(connection, queries)?;
     let mut group = Vec::with_capacity(MAX_GROUP);
     let mut gathering = Gathering::new();
@@ -109,6 +118,10 @@ pub(crate) fn run(
         gathering.take(queue, &mut group);
         if group.is_empty() {
             return Ok(());
+        }
+        // Without an order of their own: none of them has been answered yet.
+        if group.iter().any(|call| call.comes_last()) {
+            group.sort_by_key(|call| call.comes_last());
         }
         let answered = group.len();
         commit_group(connection, &mut sql, clock, &mut group);
@@ -170,13 +183,19 @@ fn commit(
         .map_err(|error| Unwritten::NotBegun(error.into()))?;
     // Read under the lock: another process may have held it for seconds.
     let now = clock.now();
-    let performed = group.iter_mut().try_for_each(|call| call.perform(sql, now));
+    let performed = group
+        .iter_mut()
+        .try_for_each(|call| call.perform(connection, sql, now));
     let result = match performed {
-        Ok(()) => sql
-            .commit
-            .execute([])
-            .map(|_| ())
-            .map_err(|error| Unwritten::Unsure(Arc::new(error))),
+        Ok(()) => sql.commit.execute([]).map(|_| ()).map_err(|error| {
+            match error.sqlite_error_code() {
+                // The application's rows break a constraint that is checked last.
+                Some(ErrorCode::ConstraintViolation) if !connection.is_autocommit() => {
+                    Unwritten::Spoiled(error.into())
+                }
+                Some(_) | None => Unwritten::Unsure(Arc::new(error)),
+            }
+        }),
         Err(failure) => Err(Unwritten::Spoiled(failure)),
     };
     if !connection.is_autocommit() {

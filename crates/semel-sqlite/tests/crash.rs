@@ -2,7 +2,8 @@
 //!
 //! The test starts itself again as a child that reserves and completes as fast as it can
 //! and says so on its standard output *after* each answer; it is killed with SIGKILL in the
-//! middle of that, hundreds of times, over one and the same file.
+//! middle of that, hundreds of times, over one and the same file. Another child completes
+//! together with rows of its own; after each kill the two agree.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -19,13 +20,17 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use semel_core::transaction::Finished;
 use semel_core::transition::Held;
-use semel_core::{Inspect, Record, State, Store};
+use semel_core::{Completion, Inspect, Record, Response, State, Store, Transaction};
 use semel_sqlite::Sqlite;
 use support::{completion, granted};
 
 /// How often the child is killed.
 const KILLS: u64 = 300;
+
+/// How often the child is killed that writes rows of its own.
+const KILLS_WITH_ROWS: u32 = 60;
 
 /// Executions under way at once in the child, so that commits are groups.
 const TASKS: usize = 8;
@@ -49,7 +54,8 @@ fn what_was_acknowledged_survives_sigkill() {
     for kill in 0..KILLS {
         // The first dies before it has opened the file, others after a few hundred answers.
         random = xorshift(random);
-        let told = run_and_kill(&database, if kill == 0 { 0 } else { random % 300 });
+        let answers = if kill == 0 { 0 } else { random % 300 };
+        let told = run_and_kill("child_that_is_killed", &database, answers);
         runtime.block_on(async {
             let store = Sqlite::open(&database).await.unwrap();
             for (key, told) in &told {
@@ -72,9 +78,45 @@ fn what_was_acknowledged_survives_sigkill() {
     );
 }
 
+/// A payment without a completion would be made again, a completion without a payment never.
+#[test]
+fn rows_and_completions_agree_after_sigkill() {
+    let directory = tempfile::tempdir().unwrap();
+    let database = directory.path().join("semel.db");
+    let open = || rusqlite::Connection::open(&database).unwrap();
+    open()
+        .execute_batch("PRAGMA journal_mode = WAL; CREATE TABLE payments (id BLOB NOT NULL UNIQUE)")
+        .unwrap();
+    let mut random = 0x9e37_79b9_7f4a_7c15;
+    let mut completed = 0;
+    for _ in 0..KILLS_WITH_ROWS {
+        random = xorshift(random);
+        let told = run_and_kill("child_that_is_killed_with_rows", &database, random % 100);
+        completed += u32::try_from(told.len()).unwrap();
+        let counts: (u32, u32, u32) = open()
+            .query_row(
+                "SELECT
+                    (SELECT count(*) FROM payments),
+                    (SELECT count(*) FROM semel_operations WHERE status = 'completed'),
+                    (SELECT count(*) FROM payments NATURAL JOIN semel_operations
+                     WHERE status = 'completed')",
+                [],
+                |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
+            )
+            .unwrap();
+        let (paid, done, both) = counts;
+        assert!(
+            paid == both && done == both && both >= completed,
+            "{counts:?}, {completed} were told"
+        );
+    }
+    println!("{KILLS_WITH_ROWS} kills, {completed} payments acknowledged");
+    assert!(completed > KILLS_WITH_ROWS, "{completed} payments");
+}
+
 /// Starts the child, kills it once it has said `answers` things, and gives back all it said.
-fn run_and_kill(database: &Path, answers: u64) -> HashMap<String, Told> {
-    let mut child = child(database);
+fn run_and_kill(name: &str, database: &Path, answers: u64) -> HashMap<String, Told> {
+    let mut child = child(name, database);
     let mut lines = BufReader::new(child.stdout.take().unwrap());
     let mut told = HashMap::new();
     let mut killed = false;
@@ -121,14 +163,9 @@ async fn verify(store: &Sqlite, key: &str, told: Told) {
     }
 }
 
-fn child(database: &Path) -> Child {
+fn child(name: &str, database: &Path) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--exact",
-            "child_that_is_killed",
-            "--nocapture",
-            "--test-threads=1",
-        ])
+        .args(["--exact", name, "--nocapture", "--test-threads=1"])
         .env(DATABASE, database)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -139,6 +176,16 @@ fn child(database: &Path) -> Child {
 /// Not a test of its own: what the killed process does.
 #[test]
 fn child_that_is_killed() {
+    be_killed(work);
+}
+
+/// Not a test of its own, either.
+#[test]
+fn child_that_is_killed_with_rows() {
+    be_killed(work_with_rows);
+}
+
+fn be_killed<F: Future<Output = ()> + Send + 'static>(work: impl Fn(Sqlite) -> F) {
     let Some(database) = std::env::var_os(DATABASE) else {
         return;
     };
@@ -162,6 +209,28 @@ async fn work(store: Sqlite) {
         say("granted", &key);
         let held = store.complete(fence, completion(&key, 1024)).await.unwrap();
         assert_eq!(held, Held::Applied);
+        say("completed", &key);
+    }
+}
+
+async fn work_with_rows(store: Sqlite) {
+    for _ in 0..10_000 {
+        let key = semel_core::OperationId::generate().to_string();
+        let fence = granted(&store, &key).await;
+        let answer = completion(&key, 1024).response;
+        let work = store.transaction(move |connection| {
+            let mut pay = connection.prepare_cached("INSERT INTO payments (id) VALUES (?1)")?;
+            pay.execute([fence.id.as_bytes()])?;
+            Ok::<_, rusqlite::Error>(answer)
+        });
+        let conclude = |found: Option<Response>| {
+            found.map(|response| Completion {
+                response,
+                resource: None,
+            })
+        };
+        let finished = Box::new(work).finish(fence, Box::new(conclude)).await;
+        assert_eq!(finished.unwrap(), Finished::Held(Held::Applied));
         say("completed", &key);
     }
 }

@@ -68,6 +68,15 @@
 //! # let handler: axum::routing::MethodRouter = axum::routing::post(|| charge(1));
 //! ```
 //!
+//! # In one commit
+//! A handler that keeps its rows in the store's own database need not choose which of the two is
+//! written first: it leaves its transaction to the layer with its answer, and the completion
+//! becomes part of it. After a crash at any point both are there, or neither is.
+//!
+//! With PostgreSQL a handler returns a [`Together`] with the transaction it has open, of
+//! tokio-postgres (`Begun`, feature `postgres`) or of sqlx (`Sqlx`, feature `sqlx`). With SQLite,
+//! [`in_sqlite`] runs its statements inside of the store's own commit.
+//!
 //! # Stopping
 //! Keep a clone of the layer and drain it when the server has stopped accepting, or executions
 //! whose clients went away end with the process:
@@ -85,16 +94,31 @@
 //!
 //! # Features
 //! `axum` (on by default): [`Operation`] as an extractor, [`Outcome`] as a response. `sqlite`
-//! (on by default): the embedded store. Each only adds.
+//! (on by default): the embedded store. `postgres`: the store that many processes share. `sqlx`:
+//! transactions of sqlx. `redis`: a replay cache in front of PostgreSQL. Each only adds.
+
+#[cfg(all(feature = "axum", feature = "sqlite"))]
+mod sqlite;
+
+#[cfg(all(feature = "axum", feature = "sqlite"))]
+pub use sqlite::in_sqlite;
 
 pub use semel_core::fingerprint::Options as FingerprintOptions;
 pub use semel_core::key::Dialect;
 pub use semel_core::{
     Fingerprint, Inspect, KeyScope, Maintain, Memory, OnExpired, OperationId, Policy, Resource,
-    Store, Windows,
+    Store, Transaction, Windows,
 };
 pub use semel_http::{
-    Builder, Drained, Ending, InFlight, KeyRule, Layer, Operation, Outcome, Route, tenant,
+    Builder, Drained, Ending, InFlight, KeyRule, Layer, Operation, Outcome, Route, Together, tenant,
 };
+#[cfg(feature = "postgres")]
+pub use semel_postgres::Postgres;
+#[cfg(feature = "postgres")]
+pub use semel_postgres::transaction::Begun;
+#[cfg(feature = "sqlx")]
+pub use semel_postgres::transaction::Sqlx;
+#[cfg(feature = "redis")]
+pub use semel_redis::{Cached, Options as Redis};
 #[cfg(feature = "sqlite")]
-pub use semel_sqlite::Sqlite;
+pub use semel_sqlite::{Sqlite, rusqlite};

@@ -75,6 +75,7 @@ impl From<sqlx::Error> for Failed {
 
 impl IntoResponse for Failed {
     fn into_response(self) -> Response {
-        semel::Outcome::not_executed(format!("database: {}", self.0)).into_response()
+        tracing::error!(error = %self.0, "the order was not taken");
+        semel::Outcome::not_executed("database_failed").into_response()
     }
 }

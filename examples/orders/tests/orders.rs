@@ -67,7 +67,9 @@ impl Shop {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_order_is_taken_once_and_a_refusal_is_remembered() {
-    let Some(shop) = Shop::open().await else { return };
+    let Some(shop) = Shop::open().await else {
+        return;
+    };
     let first = shop.order("one", 2).await;
     assert_eq!(first.0, StatusCode::CREATED, "{first:?}");
     assert_eq!(shop.order("one", 2).await, first);
@@ -81,7 +83,9 @@ async fn an_order_is_taken_once_and_a_refusal_is_remembered() {
 /// nothing happened, and whichever it is, it is true.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_commit_in_doubt_ends_right() {
-    let Some(shop) = Shop::open().await else { return };
+    let Some(shop) = Shop::open().await else {
+        return;
+    };
     shop.proxy.cut(When::committed());
     let answer = shop.order("after", 1).await;
     assert_eq!(answer.0, StatusCode::CREATED, "{answer:?}");

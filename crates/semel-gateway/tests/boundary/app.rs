@@ -1,17 +1,23 @@
 //! The application behind the boundary: it does what the path says, and counts.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Response};
 use axum::routing::any;
+use futures_util::future::BoxFuture;
 use semel_testkit::faulty::Gate;
+
+/// What the application does to its own record before it answers.
+pub type Hook = Box<dyn Fn() -> BoxFuture<'static, ()> + Send + Sync>;
 
 #[derive(Default)]
 pub struct App {
+    /// For `hooked-REST`, which goes on as `REST`.
+    pub hook: OnceLock<Hook>,
     seen: Mutex<Vec<Seen>>,
     gates: Mutex<HashMap<String, Gate>>,
 }
@@ -70,7 +76,12 @@ async fn run(
         .header("content-type", "application/json")
         .header("x-execution", number);
     let text = format!(r#"{{"execution":{number}}}"#);
-    let (verb, rest) = what.split_once('-').unwrap_or((what.as_str(), ""));
+    let mut does = what.as_str();
+    if let Some(rest) = what.strip_prefix("hooked-") {
+        (app.hook.get().unwrap())().await;
+        does = rest;
+    }
+    let (verb, rest) = does.split_once('-').unwrap_or((does, ""));
     match verb {
         // status-503
         "status" => answer

@@ -15,6 +15,7 @@ mod app;
 mod endings;
 mod fingerprints;
 mod keys;
+mod own_record;
 mod requests;
 mod stored;
 mod world;

@@ -1,0 +1,522 @@
+//! The application's own rows and the completion of its operation are there together, or not
+//! at all, and nobody else in the group notices.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "test code says what is wrong by panicking"
+)]
+
+mod support;
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use rusqlite::Connection;
+use rusqlite::hooks::{AuthContext, Authorization};
+use semel_core::store::{Result, Source};
+use semel_core::transaction::Finished;
+use semel_core::transition::{Fenced, Held};
+use semel_core::{
+    Clock, Completion, Error, Fence, Inspect, Response, State, Status, Store, SystemClock,
+    Timestamp, Transaction,
+};
+use semel_sqlite::{Options, Sqlite, Work};
+use support::{completion, granted};
+use tempfile::TempDir;
+
+const APPLIED: Finished = Finished::Held(Held::Applied);
+
+/// A store in the application's own file.
+struct World {
+    store: Sqlite,
+    path: PathBuf,
+    _directory: TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        Self::by(Arc::new(SystemClock)).await
+    }
+
+    async fn by(clock: Arc<dyn Clock>) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("semel.db");
+        let store = Options::new(&path).clock(clock).open().await.unwrap();
+        let application = Connection::open(&path).unwrap();
+        application
+            .execute_batch(
+                "CREATE TABLE payments (key TEXT PRIMARY KEY ON CONFLICT ROLLBACK);
+                 CREATE TABLE refunds (
+                     payment TEXT REFERENCES payments (key) DEFERRABLE INITIALLY DEFERRED
+                 );",
+            )
+            .unwrap();
+        Self {
+            store,
+            path,
+            _directory: directory,
+        }
+    }
+
+    /// Pays, and says so.
+    fn pay(&self, key: &str) -> Work {
+        let key = key.to_owned();
+        self.store.transaction(move |connection| {
+            insert(connection, &key)?;
+            Ok::<_, rusqlite::Error>(created())
+        })
+    }
+
+    /// Pays, and then does something else.
+    fn pay_and(
+        &self,
+        key: &str,
+        then: impl FnOnce(&Connection) -> std::result::Result<Response, Source> + Send + 'static,
+    ) -> Work {
+        let key = key.to_owned();
+        self.store.transaction(move |connection| {
+            insert(connection, &key)?;
+            then(connection)
+        })
+    }
+
+    /// All that was paid, as another connection sees it.
+    fn paid(&self) -> BTreeSet<String> {
+        let application = Connection::open(&self.path).unwrap();
+        let mut keys = application.prepare("SELECT key FROM payments").unwrap();
+        let keys = keys.query_map([], |row| row.get(0)).unwrap();
+        keys.map(std::result::Result::unwrap).collect()
+    }
+
+    async fn status(&self, fence: Fence) -> Status {
+        let record = self.store.find(fence.id).await.unwrap().unwrap();
+        record.state.status()
+    }
+}
+
+fn insert(connection: &Connection, key: &str) -> rusqlite::Result<()> {
+    let mut insert = connection.prepare_cached("INSERT INTO payments (key) VALUES (?1)")?;
+    insert.execute([key]).map(|_| ())
+}
+
+fn created() -> Response {
+    completion("created", 8).response
+}
+
+fn conclude(found: Option<Response>) -> Option<Completion> {
+    found.map(|response| Completion {
+        response,
+        resource: None,
+    })
+}
+
+async fn finish(work: Work, fence: Fence) -> Result<Finished> {
+    Box::new(work).finish(fence, Box::new(conclude)).await
+}
+
+#[track_caller]
+fn is_rolled_back(finished: &Result<Finished>) {
+    assert!(
+        matches!(finished, Err(Error::Unavailable { .. })),
+        "{finished:?}"
+    );
+}
+
+#[tokio::test]
+async fn rows_and_completion_are_there_together() {
+    let world = World::new().await;
+    let fence = granted(&world.store, "a").await;
+    let path = world.path.clone();
+    let work = world.pay_and("a", move |inside| {
+        // Nobody sees anything of it while it runs.
+        let outside = Connection::open(path)?;
+        let unseen = |connection: &Connection| {
+            connection.query_row(
+                "SELECT (SELECT count(*) FROM payments), status FROM semel_operations",
+                [],
+                |row| Ok((row.get::<_, u32>(0)?, row.get::<_, String>(1)?)),
+            )
+        };
+        assert_eq!(unseen(&outside)?, (0, "in_progress".to_owned()));
+        assert_eq!(unseen(inside)?, (1, "in_progress".to_owned()));
+        Ok(created())
+    });
+    assert_eq!(finish(work, fence).await.unwrap(), APPLIED);
+    assert_eq!(world.paid(), BTreeSet::from(["a".to_owned()]));
+    let record = world.store.find(fence.id).await.unwrap().unwrap();
+    let State::Completed(completed) = record.state else {
+        panic!("{record:?}");
+    };
+    assert_eq!(completed.response, created());
+}
+
+#[tokio::test]
+async fn what_fails_leaves_neither() {
+    let world = World::new().await;
+    let fence = granted(&world.store, "a").await;
+    for work in [
+        world.pay_and("a", |_| Err("insufficient courage".into())),
+        world.pay_and("a", |_| panic!("on purpose")),
+        world.pay_and("a", |connection| {
+            connection.execute("INSERT INTO nowhere DEFAULT VALUES", [])?;
+            Ok(created())
+        }),
+    ] {
+        let finished = finish(work, fence).await;
+        is_rolled_back(&finished);
+        assert_eq!(world.status(fence).await, Status::InProgress);
+    }
+    // An answer that does not complete the operation.
+    let work = Box::new(world.pay("a"));
+    let finished = work.finish(fence, Box::new(|_| None)).await.unwrap();
+    assert_eq!(finished, Finished::RolledBack);
+    let work = Box::new(world.pay("a"));
+    let judge = Box::new(|_| panic!("on purpose"));
+    is_rolled_back(&work.finish(fence, judge).await);
+    // Work that is dropped never ran.
+    drop(world.pay("a"));
+
+    assert_eq!(world.status(fence).await, Status::InProgress);
+    assert_eq!(world.paid(), BTreeSet::new());
+    // None of this is in the way of what comes after it.
+    assert_eq!(finish(world.pay("a"), fence).await.unwrap(), APPLIED);
+    assert_eq!(world.paid().len(), 1);
+}
+
+#[tokio::test]
+async fn who_no_longer_owns_the_record_leaves_no_rows() {
+    let world = World::new().await;
+    let first = granted(&world.store, "a").await;
+    world.store.release(first, "test".into()).await.unwrap();
+    let second = granted(&world.store, "a").await;
+    let fenced = |found| Finished::Held(Held::Fenced(Fenced { found: Some(found) }));
+    assert_eq!(
+        finish(world.pay("late"), first).await.unwrap(),
+        fenced((Status::InProgress, 2))
+    );
+    assert_eq!(finish(world.pay("a"), second).await.unwrap(), APPLIED);
+    assert_eq!(
+        finish(world.pay("late"), first).await.unwrap(),
+        fenced((Status::Completed, 2))
+    );
+    // Also where the record holds this very answer already: the rows would be there twice.
+    assert_eq!(
+        finish(world.pay("again"), second).await.unwrap(),
+        Finished::Held(Held::Repeated)
+    );
+    assert_eq!(world.paid(), BTreeSet::from(["a".to_owned()]));
+}
+
+#[tokio::test]
+async fn the_application_cannot_end_the_group_or_touch_the_records() {
+    let world = World::new().await;
+    for (number, statement) in [
+        "COMMIT",
+        "END",
+        "ROLLBACK",
+        "BEGIN",
+        "RELEASE semel_work",
+        "ROLLBACK TO SEMEL_work",
+        "SAVEPOINT semel_work",
+        "PRAGMA query_only = 1",
+        "PRAGMA ignore_check_constraints = 1",
+        "ATTACH ':memory:' AS other",
+        "UPDATE semel_operations SET status = 'failed_retryable'",
+        "DELETE FROM Semel_operations",
+        "INSERT INTO semel_migrations DEFAULT VALUES",
+        "DROP TABLE semel_operations",
+        "DROP INDEX semel_operations_key",
+        "CREATE TRIGGER t AFTER INSERT ON semel_operations BEGIN SELECT 1; END",
+        "CREATE INDEX i ON semel_operations (tenant)",
+        "ALTER TABLE semel_operations RENAME TO mine",
+        "CREATE VIEW semel_view AS SELECT 1",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let key = number.to_string();
+        let fence = granted(&world.store, &key).await;
+        // It is refused, and whoever does not mind has done no harm.
+        let work = world.pay_and(&key, move |connection| {
+            let refused = connection.execute_batch(statement).unwrap_err();
+            let denied = rusqlite::ErrorCode::AuthorizationForStatementDenied;
+            assert_eq!(refused.sqlite_error_code(), Some(denied), "{refused}");
+            Ok(created())
+        });
+        let finished = finish(work, fence).await;
+        assert_eq!(finished.unwrap(), APPLIED, "{statement}");
+        assert!(world.paid().contains(&key), "{statement}");
+        assert_eq!(world.status(fence).await, Status::Completed, "{statement}");
+    }
+    // What is its own to do.
+    let fence = granted(&world.store, "own").await;
+    let work = world.pay_and("own", |connection| {
+        connection.execute_batch(
+            "SAVEPOINT mine; INSERT INTO payments VALUES ('taken back'); ROLLBACK TO mine;
+             SAVEPOINT left_open; CREATE TABLE more (a); SELECT count(*) FROM semel_operations;",
+        )?;
+        Ok(created())
+    });
+    assert_eq!(finish(work, fence).await.unwrap(), APPLIED);
+    assert!(!world.paid().contains("taken back"));
+}
+
+/// A clock that never tells the same time twice. A group reads it once, so the number of
+/// different times is the number of commits.
+#[derive(Debug, Default)]
+struct Ticking(AtomicI64);
+
+impl Clock for Ticking {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+/// Lets all that `calls` does reach the writer before it may begin. One thread, so that every
+/// spawned call has reached the store once it was yielded to.
+async fn in_one_group<T>(world: &World, calls: impl FnOnce() -> T) -> T {
+    let holder = Connection::open(&world.path).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    // The writer takes the first of them, and waits for the lock with it.
+    let call = granted(&world.store, "the first");
+    let mut first = std::pin::pin!(call);
+    assert!(is_waiting(first.as_mut()).await);
+    let made = calls();
+    tokio::task::yield_now().await;
+    holder.execute_batch("ROLLBACK").unwrap();
+    first.await;
+    made
+}
+
+/// Polls once, and says whether it waits.
+async fn is_waiting<F: Future + ?Sized>(future: std::pin::Pin<&mut F>) -> bool {
+    let mut future = future;
+    std::future::poll_fn(move |context| {
+        std::task::Poll::Ready(future.as_mut().poll(context).is_pending())
+    })
+    .await
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn work_shares_a_commit() {
+    let world = World::by(Arc::<Ticking>::default()).await;
+    let mut fences = Vec::new();
+    for number in 0..50 {
+        fences.push(granted(&world.store, &number.to_string()).await);
+    }
+    let calls = in_one_group(&world, || {
+        let pay = |(number, fence): (usize, &Fence)| {
+            tokio::spawn(finish(world.pay(&number.to_string()), *fence))
+        };
+        fences.iter().enumerate().map(pay).collect::<Vec<_>>()
+    })
+    .await;
+    let mut commits = BTreeSet::new();
+    for (call, fence) in calls.into_iter().zip(fences) {
+        assert_eq!(call.await.unwrap().unwrap(), APPLIED);
+        let record = world.store.find(fence.id).await.unwrap().unwrap();
+        commits.insert(record.updated_at);
+    }
+    assert_eq!(world.paid().len(), 50);
+    // Those that came before the writer first looked, and all the others.
+    assert!(
+        commits.len() <= 2,
+        "50 works took {} commits",
+        commits.len()
+    );
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn work_that_fails_does_not_spoil_its_group() {
+    let world = World::new().await;
+    let mut fences = Vec::new();
+    for number in 0..20 {
+        fences.push(granted(&world.store, &number.to_string()).await);
+    }
+    let calls = in_one_group(&world, || {
+        let work = |(number, fence): (usize, &Fence)| {
+            let key = number.to_string();
+            let work = match number % 4 {
+                0 => world.pay_and(&key, |_| Err("no".into())),
+                1 => world.pay_and(&key, |_| panic!("on purpose")),
+                2 => world.pay(&key),
+                _ => {
+                    let (store, fence) = (world.store.clone(), *fence);
+                    return tokio::spawn(async move {
+                        let held = store.complete(fence, completion("x", 8)).await?;
+                        Ok(Finished::Held(held))
+                    });
+                }
+            };
+            tokio::spawn(finish(work, *fence))
+        };
+        fences.iter().enumerate().map(work).collect::<Vec<_>>()
+    })
+    .await;
+    for (number, call) in calls.into_iter().enumerate() {
+        let finished = call.await.unwrap();
+        if number % 4 < 2 {
+            is_rolled_back(&finished);
+            assert_eq!(world.status(fences[number]).await, Status::InProgress);
+        } else {
+            assert_eq!(finished.unwrap(), APPLIED);
+            assert_eq!(world.status(fences[number]).await, Status::Completed);
+        }
+    }
+    let expected = (0..20).filter(|number| number % 4 == 2);
+    assert_eq!(
+        world.paid(),
+        expected.map(|number| number.to_string()).collect()
+    );
+}
+
+/// A call that fails has its group done again, one by one. Work cannot be done again, so it waits
+/// for all that may fail.
+#[tokio::test(flavor = "current_thread")]
+async fn a_call_that_fails_does_not_cost_work_its_turn() {
+    let world = World::new().await;
+    let mut fences = Vec::new();
+    for number in 0..10 {
+        fences.push(granted(&world.store, &number.to_string()).await);
+    }
+    let taken = fences[0].id;
+    let (calls, failing) = in_one_group(&world, || {
+        let pay = |(number, fence): (usize, &Fence)| {
+            tokio::spawn(finish(world.pay(&number.to_string()), *fence))
+        };
+        let calls: Vec<_> = fences.iter().enumerate().map(pay).collect();
+        let store = world.store.clone();
+        let failing = tokio::spawn(async move {
+            let mut request = support::request("another");
+            // A name that is taken: the database refuses it.
+            request.id = taken;
+            store.reserve(request).await
+        });
+        (calls, failing)
+    })
+    .await;
+    assert!(failing.await.unwrap().is_err());
+    for call in calls {
+        assert_eq!(call.await.unwrap().unwrap(), APPLIED);
+    }
+    assert_eq!(world.paid().len(), 10);
+}
+
+/// Two ways to take the whole transaction along: a conflict that rolls all back, and a
+/// constraint that is checked by the commit. What ran for nothing is told so; what can be done
+/// again is; and rows and completions agree.
+#[tokio::test(flavor = "current_thread")]
+async fn work_that_takes_the_group_along_is_the_only_loss() {
+    for (at, statement) in [
+        (
+            5,
+            "INSERT INTO payments VALUES ('0'); INSERT INTO payments VALUES ('0')",
+        ),
+        (5, "INSERT INTO refunds VALUES ('nothing')"),
+    ] {
+        let world = World::new().await;
+        let mut fences = Vec::new();
+        for number in 0..10 {
+            fences.push(granted(&world.store, &format!("key-{number}")).await);
+        }
+        let plain = granted(&world.store, "plain").await;
+        let (calls, plain) = in_one_group(&world, || {
+            let work = |(number, fence): (usize, &Fence)| {
+                let key = format!("key-{number}");
+                let work = world.pay_and(&key, move |connection| {
+                    if number == at {
+                        // Whether it notices or not.
+                        let _ = connection.execute_batch(statement);
+                    }
+                    Ok(created())
+                });
+                tokio::spawn(finish(work, *fence))
+            };
+            let calls: Vec<_> = fences.iter().enumerate().map(work).collect();
+            let store = world.store.clone();
+            let completed = async move { store.complete(plain, completion("x", 8)).await };
+            (calls, tokio::spawn(completed))
+        })
+        .await;
+        assert_eq!(plain.await.unwrap().unwrap(), Held::Applied);
+        for (number, call) in calls.into_iter().enumerate() {
+            let finished = call.await.unwrap();
+            let is_paid = world.paid().contains(&format!("key-{number}"));
+            match world.status(fences[number]).await {
+                Status::Completed => {
+                    assert_eq!(finished.unwrap(), APPLIED);
+                    assert!(is_paid, "{statement}: {number} is completed and not paid");
+                    assert_ne!(number, at, "{statement}");
+                }
+                Status::InProgress => {
+                    is_rolled_back(&finished);
+                    assert!(!is_paid, "{statement}: {number} is paid and not completed");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        // The store is as good as before.
+        let fence = granted(&world.store, "after").await;
+        assert_eq!(finish(world.pay("after"), fence).await.unwrap(), APPLIED);
+    }
+}
+
+/// SQLite refuses such a statement by its name. Should the application find a way all the same,
+/// the commit is refused: rows without their completion would be there for good.
+#[tokio::test]
+async fn nothing_is_committed_while_the_application_is_at_it() {
+    let world = World::new().await;
+    for (key, statements) in [
+        // After this it is in no transaction, and every statement would be one.
+        ("a", "INSERT INTO payments VALUES ('a')"),
+        ("b", "COMMIT"),
+        ("c", "COMMIT; BEGIN"),
+        ("d", "ROLLBACK; BEGIN"),
+    ] {
+        let fence = granted(&world.store, key).await;
+        let work = world.pay_and(key, move |connection| {
+            connection.authorizer(None::<fn(AuthContext<'_>) -> Authorization>)?;
+            let _ = connection.execute_batch(statements);
+            let _ = insert(connection, "afterwards");
+            Ok(created())
+        });
+        is_rolled_back(&finish(work, fence).await);
+        assert_eq!(
+            world.status(fence).await,
+            Status::InProgress,
+            "{statements}"
+        );
+        assert_eq!(world.paid(), BTreeSet::new(), "{statements}");
+    }
+}
+
+/// The writer would otherwise wait for its own end.
+#[tokio::test]
+async fn work_may_hold_the_last_clone_of_the_store() {
+    let world = World::new().await;
+    let fence = granted(&world.store, "a").await;
+    let held = world.store.clone();
+    let work = world.pay_and("a", move |_| {
+        drop(held);
+        Ok(created())
+    });
+    let World {
+        store,
+        path,
+        _directory,
+    } = world;
+    // Held up, so that the work's own clone is the last when it runs.
+    let holder = Connection::open(&path).unwrap();
+    holder.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let mut finishing = Box::new(work).finish(fence, Box::new(conclude));
+    assert!(is_waiting(finishing.as_mut()).await);
+    drop(store);
+    holder.execute_batch("ROLLBACK").unwrap();
+    assert_eq!(finishing.await.unwrap(), APPLIED);
+    let store = Sqlite::open(&path).await.unwrap();
+    let record = store.find(fence.id).await.unwrap().unwrap();
+    assert_eq!(record.state.status(), Status::Completed);
+}
