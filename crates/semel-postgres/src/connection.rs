@@ -108,7 +108,8 @@ impl Connector {
         client
             .query_one(SESSION, &[&STATEMENT_TIMEOUT, &LOCK_TIMEOUT])
             .await?;
-        let sql = Statements::prepare(&client, &self.queries).await?;
+        // Boxed: two dozen statements that are prepared at once take some room.
+        let sql = Box::pin(Statements::prepare(&client, &self.queries)).await?;
         Ok(Session { client, sql })
     }
 }

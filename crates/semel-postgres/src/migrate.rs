@@ -14,6 +14,8 @@ const MIGRATIONS: [(i64, &str); 2] = [
 /// The table that remembers the steps.
 const BOOKKEEPING: &str = include_str!("../migrations/0000_migrations.sql");
 
+const BEGIN: &str = include_str!("../queries/begin.sql");
+const COMMIT: &str = include_str!("../queries/commit.sql");
 const SERVER: &str = include_str!("../queries/server.sql");
 const LOCK: &str = include_str!("../queries/lock_migrations.sql");
 const HAS_MIGRATIONS: &str = include_str!("../queries/has_migrations.sql");
@@ -23,13 +25,14 @@ const RECORD_MIGRATION: &str = include_str!("../queries/record_migration.sql");
 /// The oldest server that knows everything the statements use.
 const OLDEST: i32 = 130_000;
 
-/// What the steps are, for whoever wants to take them by hand.
+/// What the steps are, for whoever wants to take them by hand: all of them or none.
 pub(crate) fn text() -> String {
-    let steps = MIGRATIONS.iter().map(|(version, step)| {
-        format!("{step}\nINSERT INTO semel.migrations (version) VALUES ({version});\n")
-    });
-    let steps: Vec<String> = steps.collect();
-    format!("BEGIN;\n\n{BOOKKEEPING}\n{}\nCOMMIT;\n", steps.join("\n"))
+    let mut text = format!("{};\n\n{BOOKKEEPING}", BEGIN.trim_end());
+    for (version, step) in MIGRATIONS {
+        let record = RECORD_MIGRATION.replace("$1", &version.to_string());
+        text += &format!("\n{step}\n{};\n", record.trim_end());
+    }
+    text + &format!("\n{};\n", COMMIT.trim_end())
 }
 
 /// Refuses a server that cannot hold the schema, and takes the steps that the database has not

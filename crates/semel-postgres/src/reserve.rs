@@ -8,7 +8,9 @@ use semel_core::identity::IdentityHash;
 use semel_core::store::Result;
 use semel_core::time::micros;
 use semel_core::transition::{self, Decision, Grant, InProgress};
-use semel_core::{Fence, OnExpired, OperationId, Record, Reserve, Stale, State, Timestamp};
+use semel_core::{
+    Fence, Identity, OnExpired, OperationId, Record, Reserve, Stale, State, Timestamp,
+};
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -107,8 +109,8 @@ async fn ask(
     let scopes: Vec<_> = identities()
         .map(|identity| scope_word(identity.scope()))
         .collect();
-    let tenants: Vec<_> = identities().map(|identity| identity.tenant()).collect();
-    let operations: Vec<_> = identities().map(|identity| identity.operation()).collect();
+    let tenants: Vec<_> = identities().map(Identity::tenant).collect();
+    let operations: Vec<_> = identities().map(Identity::operation).collect();
     let keys: Vec<_> = identities()
         .map(|identity| identity.key().as_str())
         .collect();
@@ -213,8 +215,7 @@ impl<'r> Told<'r> {
         let request = &batch[at].request;
         let known = &mut answers[at];
         match self.how {
-            "begun" => *known = Some(Answer::Decided(self.begins(request))),
-            "anew" => *known = Some(Answer::Decided(self.begins(request))),
+            "begun" | "anew" => *known = Some(Answer::Decided(self.begins(request))),
             "again" => {
                 let grant = grant(row::record_from(row, RECORD)?)?;
                 *known = Some(Answer::Decided(Decision::Execute(grant)));

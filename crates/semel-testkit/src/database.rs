@@ -8,6 +8,11 @@ use tokio_postgres::{Client, NoTls};
 /// What tests read the server's address from.
 pub const VARIABLE: &str = "SEMEL_TEST_POSTGRES_URL";
 
+const CREATE: &str = include_str!("../queries/create_database.sql");
+const DROP: &str = include_str!("../queries/drop_database.sql");
+const END_OTHERS: &str = include_str!("../queries/end_others.sql");
+const EMPTY: &str = include_str!("../queries/empty.sql");
+
 /// Databases that were used and may be used again, by this process.
 static USED: Mutex<Vec<Database>> = Mutex::new(Vec::new());
 
@@ -51,8 +56,7 @@ impl Database {
         let nth = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("semel_test_{}_{nth}", std::process::id());
         let admin = client(server).await;
-        // From the template that nobody connects to: others that are made now do not wait.
-        let create = format!("CREATE DATABASE {name} TEMPLATE template0");
+        let create = CREATE.replace("NAME", &name);
         admin.batch_execute(&create).await.unwrap();
         let (base, _) = server.rsplit_once('/').unwrap();
         Self {
@@ -73,14 +77,8 @@ impl Database {
             return Some(Reused(Some(Self::new().await?)));
         };
         let client = database.client().await;
-        // Whoever used it before may not have ended yet.
-        let empty = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity \
-                     WHERE datname = current_database() AND pid <> pg_backend_pid()";
-        client.query(empty, &[]).await.unwrap();
-        client
-            .batch_execute("TRUNCATE semel.operations")
-            .await
-            .unwrap();
+        client.query(END_OTHERS, &[]).await.unwrap();
+        client.batch_execute(EMPTY).await.unwrap();
         Some(Reused(Some(database)))
     }
 
@@ -121,8 +119,7 @@ impl Drop for Database {
                 // A server that a test stopped keeps its databases.
                 if let Ok((admin, driver)) = tokio_postgres::connect(&server, NoTls).await {
                     tokio::spawn(driver);
-                    let remove = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
-                    let _ = admin.batch_execute(&remove).await;
+                    let _ = admin.batch_execute(&DROP.replace("NAME", &name)).await;
                 }
             });
         });

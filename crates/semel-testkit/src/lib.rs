@@ -40,6 +40,7 @@
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::panic,
+    clippy::print_stdout,
     clippy::wildcard_enum_match_arm,
     clippy::unchecked_time_subtraction,
     reason = "test code says what is wrong by panicking, at any answer but the right one"

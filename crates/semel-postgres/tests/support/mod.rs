@@ -3,6 +3,7 @@
     dead_code,
     clippy::unwrap_used,
     clippy::panic,
+    clippy::wildcard_enum_match_arm,
     reason = "test code says what is wrong by panicking, and no test needs all of this"
 )]
 

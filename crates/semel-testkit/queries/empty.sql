@@ -1,0 +1,2 @@
+-- As new, but for the schema.
+TRUNCATE semel.operations
