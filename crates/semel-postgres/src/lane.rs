@@ -26,7 +26,10 @@ const SLOWEST: Duration = Duration::from_secs(1);
 /// How often a call is asked again because others were faster.
 const MOST_TRIES: u32 = 40;
 
-/// The pause before a call is asked once more for which a first time again was not enough.
+/// How often a call is asked again at once: enough for those that met in one instant.
+const SOON_TRIES: u32 = 2;
+
+/// The pause before a call is asked once more after that.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// What a lane carries.
@@ -90,6 +93,7 @@ pub(crate) async fn run<K: Kind>(
         if !serve::<K>(&mut link.session, &time, batch, &mut waiting).await {
             connected = None;
         }
+        put_off::<K>(&queue, &mut waiting);
     }
 }
 
@@ -156,7 +160,7 @@ async fn serve<K: Kind>(
     let performed = timeout(ANSWER_WITHIN, K::perform(session, time, &mut batch)).await;
     let failure = match performed {
         Ok(Ok(())) => {
-            ask_again::<K>(batch, waiting).await;
+            ask_again::<K>(batch, waiting);
             return true;
         }
         Ok(Err(failure)) => failure,
@@ -170,7 +174,7 @@ async fn serve<K: Kind>(
         return false;
     }
     if failure.is_passing() {
-        ask_again::<K>(batch, waiting).await;
+        ask_again::<K>(batch, waiting);
         return true;
     }
     if !many {
@@ -191,19 +195,33 @@ async fn serve<K: Kind>(
 }
 
 /// Keeps what others were faster with for the next statement, up to a bound.
-async fn ask_again<K: Kind>(batch: Vec<K::Call>, waiting: &mut Vec<K::Call>) {
-    let mut most = 0;
+fn ask_again<K: Kind>(batch: Vec<K::Call>, waiting: &mut Vec<K::Call>) {
     for mut call in batch {
         let tries = K::tries(&mut call);
         *tries += 1;
-        most = most.max(*tries);
         if *tries > MOST_TRIES {
             K::fail(call, Failure::Contended);
         } else {
             waiting.push(call);
         }
     }
-    if most > 2 {
-        sleep(PAUSE).await;
+}
+
+/// Takes out for a moment what was asked again before: somebody holds the row, and nobody else
+/// has to wait for that.
+fn put_off<K: Kind>(queue: &Arc<Queue<K::Call>>, waiting: &mut Vec<K::Call>) {
+    let later: Vec<_> = waiting
+        .extract_if(.., |call| *K::tries(call) > SOON_TRIES)
+        .collect();
+    if later.is_empty() {
+        return;
     }
+    let queue = Arc::clone(queue);
+    tokio::task::spawn_local(async move {
+        sleep(PAUSE).await;
+        for call in later {
+            // Where it is not taken any more it is dropped, which its caller is told.
+            let _ = queue.push(call);
+        }
+    });
 }
