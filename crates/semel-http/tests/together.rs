@@ -429,9 +429,9 @@ impl Recorder for Fences {
     }
 }
 
-/// One of the ways in which an attempt finds its record taken.
+/// What became of the record while its attempt was at work.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Taken {
+enum Meanwhile {
     /// Completed under this attempt, by other hands.
     Completed,
     /// Somebody decided that it did not happen.
@@ -444,10 +444,10 @@ enum Taken {
 #[tokio::test(start_paused = true)]
 async fn only_another_attempt_is_a_fence() {
     for taken in [
-        Taken::Completed,
-        Taken::Released,
-        Taken::TakenOver,
-        Taken::TakenOverAndCompleted,
+        Meanwhile::Completed,
+        Meanwhile::Released,
+        Meanwhile::TakenOver,
+        Meanwhile::TakenOverAndCompleted,
     ] {
         for end in [Some(End::Commits), Some(End::FailsUnheard), None] {
             let fences = Fences::default();
@@ -458,13 +458,15 @@ async fn only_another_attempt_is_a_fence() {
                 let (world, end, operation) = (inside.clone(), end.clone(), operation.unwrap());
                 async move {
                     let fence = match taken {
-                        Taken::Completed | Taken::Released => operation.fence(),
-                        Taken::TakenOver | Taken::TakenOverAndCompleted => world.take_over().await,
+                        Meanwhile::Completed | Meanwhile::Released => operation.fence(),
+                        Meanwhile::TakenOver | Meanwhile::TakenOverAndCompleted => {
+                            world.take_over().await
+                        }
                     };
-                    if taken == Taken::Released {
+                    if taken == Meanwhile::Released {
                         let store = world.store.inner();
                         store.release(fence, "test".into()).await.unwrap();
-                    } else if taken != Taken::TakenOver {
+                    } else if taken != Meanwhile::TakenOver {
                         let completion = Completion {
                             response: found(202, "by other hands"),
                             resource: None,
@@ -488,7 +490,7 @@ async fn only_another_attempt_is_a_fence() {
             let first = support::send(&world.layer, "/", "k1", handler).await;
             assert_eq!(world.rows.load(Ordering::SeqCst), 0);
             let counted = fences.0.load(Ordering::SeqCst);
-            if taken == Taken::Completed {
+            if taken == Meanwhile::Completed {
                 assert_eq!(
                     (first.status.as_u16(), &*first.text),
                     (202, "by other hands")

@@ -41,12 +41,15 @@ enum Ears {
     Misses,
 }
 
+/// Who wants to be told, and of what.
+type Listener = (Fence, oneshot::Sender<()>);
+
 /// A store that two processes share.
 #[derive(Clone)]
 struct Shared {
     memory: Memory,
     ears: Ears,
-    listeners: Arc<Mutex<Vec<(Fence, oneshot::Sender<()>)>>>,
+    listeners: Arc<Mutex<Vec<Listener>>>,
     watched: Arc<AtomicUsize>,
     looks: Arc<AtomicUsize>,
 }
