@@ -27,12 +27,16 @@ const OLDEST: i32 = 130_000;
 
 /// What the steps are, for whoever wants to take them by hand: all of them or none.
 pub(crate) fn text() -> String {
-    let mut text = format!("{};\n\n{BOOKKEEPING}", BEGIN.trim_end());
-    for (version, step) in MIGRATIONS {
+    let steps = MIGRATIONS.map(|(version, step)| {
         let record = RECORD_MIGRATION.replace("$1", &version.to_string());
-        text += &format!("\n{step}\n{};\n", record.trim_end());
-    }
-    text + &format!("\n{};\n", COMMIT.trim_end())
+        format!("{step}\n{};\n", record.trim_end())
+    });
+    format!(
+        "{};\n\n{BOOKKEEPING}\n{}\n{};\n",
+        BEGIN.trim_end(),
+        steps.join("\n"),
+        COMMIT.trim_end()
+    )
 }
 
 /// Refuses a server that cannot hold the schema, and takes the steps that the database has not
