@@ -22,7 +22,7 @@ struct Rig {
     proxy: Proxy,
     cut: Postgres,
     whole: Postgres,
-    _database: Database,
+    database: Database,
 }
 
 impl Rig {
@@ -33,7 +33,7 @@ impl Rig {
             cut: Postgres::open(proxy.url()).await.unwrap(),
             whole: Postgres::open(&database.url).await.unwrap(),
             proxy,
-            _database: database,
+            database,
         })
     }
 
@@ -103,7 +103,7 @@ async fn a_reservation_whose_answer_was_lost_can_be_given_back() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_whose_commit_was_not_answered_is_decided_by_a_release() {
     let Some(rig) = Rig::new().await else { return };
-    let direct = rig._database.client().await;
+    let direct = rig.database.client().await;
     let table = "CREATE TABLE payments (id text PRIMARY KEY)";
     direct.batch_execute(table).await.unwrap();
     for (name, when) in [

@@ -19,6 +19,9 @@ use support::{completion, granted};
 /// Longer than any machine is busy: only what never comes should be given up on.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// A way in which an execution ends.
+type End = fn(Postgres, Fence) -> futures_util::future::BoxFuture<'static, ()>;
+
 async fn two() -> Option<(Database, Postgres, Postgres)> {
     let database = Database::new().await?;
     let one = Postgres::open(&database.url).await.unwrap();
@@ -32,7 +35,6 @@ async fn whoever_watches_hears_of_the_end_in_another_process() {
     let Some((_database, one, other)) = two().await else {
         return;
     };
-    type End = fn(Postgres, Fence) -> futures_util::future::BoxFuture<'static, ()>;
     let ends: [(&str, End); 4] = [
         ("complete", |store, fence| {
             async move {
@@ -105,7 +107,7 @@ async fn until(store: &Postgres, what: impl Fn(Option<Epoch>) -> bool) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_erasure_begins_an_epoch_in_every_process() {
-    let Some((_database, one, other)) = two().await else {
+    let Some((database, one, other)) = two().await else {
         return;
     };
     let fence = granted(&one, "k").await;
@@ -117,7 +119,7 @@ async fn an_erasure_begins_an_epoch_in_every_process() {
     assert_eq!(one.epoch(), Some(Epoch(before.0 + 1)));
     until(&other, |epoch| epoch == Some(Epoch(before.0 + 1))).await;
     // One who starts now knows it, too.
-    let third = Postgres::open(&_database.url).await.unwrap();
+    let third = Postgres::open(&database.url).await.unwrap();
     assert_eq!(third.epoch(), Some(Epoch(before.0 + 1)));
 }
 

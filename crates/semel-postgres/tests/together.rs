@@ -23,7 +23,7 @@ struct Shop {
     store: Postgres,
     client: Arc<Client>,
     pool: sqlx::PgPool,
-    _database: Database,
+    database: Database,
 }
 
 impl Shop {
@@ -43,7 +43,7 @@ impl Shop {
             store,
             client,
             pool,
-            _database: database,
+            database,
         })
     }
 
@@ -309,7 +309,7 @@ async fn a_begin_that_is_dropped_leaves_no_transaction_behind() {
         return;
     };
     for polls in 0..3 {
-        let mut client = Arc::new(shop._database.client().await);
+        let mut client = Arc::new(shop.database.client().await);
         {
             let mut begin = Box::pin(Begun::begin(Arc::clone(&client)));
             for _ in 0..polls {
