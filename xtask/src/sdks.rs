@@ -18,16 +18,40 @@ const REGISTRY_PATIENCE: &str = "15";
 enum Sdk {
     StripePython,
     StripeNode,
+    /// What `examples/python` speaks to its database with.
+    Psycopg,
+    /// What `examples/node` speaks to its database with.
+    NodePg,
 }
 
-const ALL: [Sdk; 2] = [Sdk::StripePython, Sdk::StripeNode];
+const ALL: [Sdk; 4] = [
+    Sdk::StripePython,
+    Sdk::StripeNode,
+    Sdk::Psycopg,
+    Sdk::NodePg,
+];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Language {
+    Python,
+    Node,
+}
 
 impl Sdk {
+    fn language(self) -> Language {
+        match self {
+            Self::StripePython | Self::Psycopg => Language::Python,
+            Self::StripeNode | Self::NodePg => Language::Node,
+        }
+    }
+
     /// What the tests are about. A newer one is tried by changing it here.
     fn version(self) -> &'static str {
         match self {
             Self::StripePython => "16.1.0",
             Self::StripeNode => "23.1.0",
+            Self::Psycopg => "3.3.8",
+            Self::NodePg => "8.23.1",
         }
     }
 
@@ -36,29 +60,54 @@ impl Sdk {
         match self {
             Self::StripePython => "SEMEL_STRIPE_PYTHON",
             Self::StripeNode => "SEMEL_STRIPE_NODE",
+            Self::Psycopg => "SEMEL_PSYCOPG",
+            Self::NodePg => "SEMEL_NODE_PG",
         }
     }
 
     fn directory_name(self) -> String {
+        let name = match self {
+            Self::StripePython => "stripe-python",
+            Self::StripeNode => "stripe-node",
+            Self::Psycopg => "psycopg",
+            Self::NodePg => "node-pg",
+        };
+        format!("{name}-{}", self.version())
+    }
+
+    /// What it is called by those who load it.
+    fn module(self) -> &'static str {
         match self {
-            Self::StripePython => format!("stripe-python-{}", self.version()),
-            Self::StripeNode => format!("stripe-node-{}", self.version()),
+            Self::StripePython | Self::StripeNode => "stripe",
+            Self::Psycopg => "psycopg",
+            Self::NodePg => "pg",
+        }
+    }
+
+    /// What its registry is asked for.
+    fn requirement(self) -> String {
+        let (module, version) = (self.module(), self.version());
+        match self {
+            Self::StripePython => format!("{module}=={version}"),
+            // With the client library of PostgreSQL, which not every machine has.
+            Self::Psycopg => format!("{module}[binary]=={version}"),
+            Self::StripeNode | Self::NodePg => format!("{module}@{version}"),
         }
     }
 
     /// What the variable is to say of an SDK in this directory: the interpreter that has it, or
     /// the directory itself.
     fn entrance(self, directory: &Path) -> PathBuf {
-        match self {
-            Self::StripePython => directory.join("bin/python"),
-            Self::StripeNode => directory.to_path_buf(),
+        match self.language() {
+            Language::Python => directory.join("bin/python"),
+            Language::Node => directory.to_path_buf(),
         }
     }
 
     /// The commands that put it into a new directory. No code of a package runs meanwhile.
     fn installation(self, directory: &Path) -> Vec<Command> {
-        match self {
-            Self::StripePython => {
+        match self.language() {
+            Language::Python => {
                 let mut environment = Command::new("python3");
                 environment.args(["-m", "venv"]).arg(directory);
                 let mut install = Command::new(self.entrance(directory));
@@ -66,10 +115,10 @@ impl Sdk {
                     .args(["-m", "pip", "install", "--quiet"])
                     .args(["--disable-pip-version-check", "--only-binary=:all:"])
                     .args(["--retries=1", "--timeout", REGISTRY_PATIENCE])
-                    .arg(format!("stripe=={}", self.version()));
+                    .arg(self.requirement());
                 vec![environment, install]
             }
-            Self::StripeNode => {
+            Language::Node => {
                 let mut install = Command::new("npm");
                 install
                     .args(["install", "--loglevel=error", "--ignore-scripts"])
@@ -77,7 +126,7 @@ impl Sdk {
                     .arg(format!("--fetch-timeout={REGISTRY_PATIENCE}000"))
                     .arg("--prefix")
                     .arg(directory)
-                    .arg(format!("stripe@{}", self.version()));
+                    .arg(self.requirement());
                 vec![install]
             }
         }
@@ -85,15 +134,16 @@ impl Sdk {
 
     /// Whether the language can load it. The interpreter may have changed since it was installed.
     fn loads_from(self, directory: &Path) -> bool {
-        let mut command = match self {
-            Self::StripePython => {
+        let module = self.module();
+        let mut command = match self.language() {
+            Language::Python => {
                 let mut command = Command::new(self.entrance(directory));
-                command.args(["-c", "import stripe"]);
+                command.args(["-c", &format!("import {module}")]);
                 command
             }
-            Self::StripeNode => {
+            Language::Node => {
                 let mut command = Command::new("node");
-                command.args(["-e", "require('stripe')"]);
+                command.args(["-e", &format!("require('{module}')")]);
                 command
             }
         };
@@ -211,5 +261,14 @@ mod tests {
         for sdk in ALL {
             assert!(sdk.directory_name().ends_with(sdk.version()));
         }
+    }
+
+    #[test]
+    fn the_examples_ask_for_what_is_tested() {
+        let python = include_str!("../../examples/python/requirements.txt");
+        assert_eq!(python.trim(), Sdk::Psycopg.requirement());
+        let node = include_str!("../../examples/node/package.json");
+        let pinned = format!("\"pg\": \"{}\"", Sdk::NodePg.version());
+        assert!(node.contains(&pinned), "{node}");
     }
 }

@@ -1,8 +1,8 @@
 //! A PostgreSQL database for a test, on the server that `cargo xtask test` starts.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use semel_core::OperationId;
 use tokio_postgres::{Client, NoTls};
 
 /// What tests read the server's address from.
@@ -52,9 +52,10 @@ impl Database {
     /// # Cancellation
     /// Dropping the future may leave a database behind.
     pub async fn on(server: &str) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let nth = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("semel_test_{}_{nth}", std::process::id());
+        // Not by the number of the process: it comes back, and a test that was killed leaves its
+        // database behind.
+        let unique = OperationId::generate().to_string().replace('-', "_");
+        let name = format!("semel_test_{unique}");
         let admin = client(server).await;
         let create = CREATE.replace("NAME", &name);
         admin.batch_execute(&create).await.unwrap();

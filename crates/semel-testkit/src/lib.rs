@@ -4,7 +4,8 @@
 //! work. [`conformance`] holds the rules as one suite that every store runs, [`histories`]
 //! compares a store with the pure function over random histories, [`ManualClock`] is the
 //! time that both move, and [`Faulty`] makes any store fail where failing hurts. [`pg_proxy`]
-//! does that to the connections of a store in PostgreSQL, between a commit and its answer.
+//! does that to the connections of a store in PostgreSQL, between a commit and its answer, and
+//! [`postgres_server`] is a server that a test may crash.
 //!
 //! A store's author writes one [`Harness`](conformance::Harness) and two lines:
 //!
@@ -43,7 +44,7 @@
     clippy::print_stdout,
     clippy::wildcard_enum_match_arm,
     clippy::unchecked_time_subtraction,
-    reason = "test code says what is wrong by panicking, at any answer but the right one"
+    reason = "test code says what is wrong by panicking, at any answer but the right one, and says when it skips"
 )]
 
 pub mod clock;
@@ -52,6 +53,7 @@ pub mod database;
 pub mod faulty;
 pub mod histories;
 pub mod pg_proxy;
+pub mod postgres_server;
 pub mod twin;
 
 pub use clock::ManualClock;

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "a seed is printed")]
 
 pub(crate) mod http;
+pub(crate) mod paying;
 pub(crate) mod shop;
 
 use std::io::{BufRead as _, BufReader, Read as _};
@@ -49,15 +50,24 @@ impl Place {
     }
 
     pub(crate) fn command(&self, upstream: &str) -> Command {
+        self.command_on(upstream, "sqlite:semel.db")
+    }
+
+    fn command_on(&self, upstream: &str, store: &str) -> Command {
         let mut command = semel(self.directory.path());
         command.args(["--upstream", upstream, "--config", "semel.toml"]);
         command.args(["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"]);
-        command.arg("--store=sqlite:semel.db");
+        command.args(["--store", store]);
         command
     }
 
     pub(crate) fn start(&self, upstream: &str) -> Gateway {
         Gateway::start(self.command(upstream))
+    }
+
+    /// With a store that others may share.
+    pub(crate) fn start_on(&self, upstream: &str, store: &str) -> Gateway {
+        Gateway::start(self.command_on(upstream, store))
     }
 
     /// What is recorded, newest first; of one status, or all.
