@@ -118,10 +118,10 @@ fn failures_are_1_and_usage_is_2() {
         ),
         (&["--listen=8080"], &[upstream], 2, "--listen"),
         (
-            &["--store=postgres://h/d"],
+            &["--store=postgres:h"],
             &[upstream],
             2,
-            "not in this version yet",
+            "names no database",
         ),
         (
             &["--dialect=stripy"],

@@ -12,8 +12,9 @@ use crate::route::Guard;
 /// The first wait after the store failed; it doubles up to [`SLOWEST`].
 const SOONEST: Duration = Duration::from_millis(20);
 
-/// The longest wait between two tries.
-const SLOWEST: Duration = Duration::from_secs(5);
+/// The longest wait between two tries: much shorter than a lease, which should not run out while
+/// a store is back already.
+const SLOWEST: Duration = Duration::from_secs(1);
 
 /// How long it is tried. The lease is long over then, and whoever reconciles takes over.
 const TRY_FOR: Duration = Duration::from_hours(1);
