@@ -117,12 +117,7 @@ fn failures_are_1_and_usage_is_2() {
             "--admin-listen: ",
         ),
         (&["--listen=8080"], &[upstream], 2, "--listen"),
-        (
-            &["--store=postgres:h"],
-            &[upstream],
-            2,
-            "names no database",
-        ),
+        (&["--store=postgres:h"], &[upstream], 2, "names no database"),
         (
             &["--dialect=stripy"],
             &[upstream],

@@ -372,10 +372,6 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     ),
     // Of later versions.
     (
-        "cache = \"redis://a\"",
-        &[("1:1", "`cache` is not in this version yet")],
-    ),
-    (
         "[[webhook]]\nsource = \"psp\"",
         &[("1:3", "`webhook` is not in this version yet")],
     ),
