@@ -13,14 +13,13 @@ pub enum Error {
     Address(Box<str>),
     /// Nobody answers there, or the one who does refuses us.
     #[error(
-        "cannot connect to {address}: {}. Check that the server runs, and the user and password",
-        chain(source)
+        "cannot connect to {address}: {reason}. Check that the server runs, and the user and password"
     )]
     Connect {
         /// Host and database.
         address: Box<str>,
-        /// The driver's own error.
-        source: tokio_postgres::Error,
+        /// What the driver and the server say.
+        reason: Box<str>,
     },
     /// The certificates that are to be trusted cannot be read.
     #[error("the certificates to trust cannot be read: {0}")]
@@ -43,14 +42,13 @@ pub enum Error {
     },
     /// The schema is not there or too old, and this user may not create it.
     #[error(
-        "the schema in {address} cannot be created or upgraded: {}. Let a user who may run `semel migrate --store URL`",
-        chain(source)
+        "the schema in {address} cannot be created or upgraded: {reason}. Let a user who may run `semel migrate --store URL`"
     )]
     Migrate {
         /// Host and database.
         address: Box<str>,
-        /// The driver's own error.
-        source: tokio_postgres::Error,
+        /// What the driver and the server say.
+        reason: Box<str>,
     },
     /// A newer Semel wrote the schema.
     #[error(

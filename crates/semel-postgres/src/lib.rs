@@ -55,6 +55,7 @@ use semel_core::{Clock, Identity};
 pub use error::Error;
 
 use connection::Connector;
+use error::chain;
 use queries::Queries;
 
 /// A store in a PostgreSQL database. Clones share it; when the last one goes, what was accepted
@@ -137,9 +138,9 @@ impl std::fmt::Debug for Options {
 /// Dropping the future leaves the schema as it was, or whole.
 pub async fn migrate(url: &str) -> Result<usize, Error> {
     let connector = Connector::new(url, Queries::default())?;
-    let mut client = connector.client().await.map_err(|source| Error::Connect {
+    let mut client = connector.client().await.map_err(|error| Error::Connect {
         address: connector.address.clone(),
-        source,
+        reason: chain(&error).into(),
     })?;
     migrate::migrate(&connector, &mut client).await
 }

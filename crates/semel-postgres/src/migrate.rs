@@ -3,7 +3,7 @@
 use tokio_postgres::{Client, GenericClient, Row};
 
 use crate::connection::Connector;
-use crate::error::Error;
+use crate::error::{Error, chain};
 
 /// Every step there is. A step that was published is never changed: another follows it.
 const MIGRATIONS: [(i64, &str); 2] = [
@@ -43,9 +43,9 @@ pub(crate) fn text() -> String {
 /// seen, all of them or none. Says how many it took.
 pub(crate) async fn migrate(connector: &Connector, client: &mut Client) -> Result<usize, Error> {
     let address = || connector.address.clone();
-    let connect = |source| Error::Connect {
+    let connect = |error| Error::Connect {
         address: address(),
-        source,
+        reason: chain(&error).into(),
     };
     let row: Row = client.query_one(SERVER, &[]).await.map_err(connect)?;
     let found: i32 = row.try_get(0).map_err(connect)?;
@@ -68,9 +68,9 @@ pub(crate) async fn migrate(connector: &Connector, client: &mut Client) -> Resul
     if current == newest() {
         return Ok(0);
     }
-    take_steps(client).await.map_err(|source| Error::Migrate {
+    take_steps(client).await.map_err(|error| Error::Migrate {
         address: address(),
-        source,
+        reason: chain(&error).into(),
     })
 }
 

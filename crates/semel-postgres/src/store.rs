@@ -15,7 +15,7 @@ use tokio::task::{LocalSet, spawn_local};
 
 use crate::connection::{Connector, Session};
 use crate::errand::{Command, Errand, Running, errand};
-use crate::error::{Failure, unavailable};
+use crate::error::{Failure, chain, unavailable};
 use crate::holder::{Saying, Verb, Word};
 use crate::lane::{self, Kind};
 use crate::listen::{self, Ears, Line};
@@ -80,16 +80,16 @@ impl Inner {
         connector: Connector,
         options: Options,
     ) -> std::result::Result<Self, crate::Error> {
-        let refused = |source| crate::Error::Connect {
+        let refused = |error| crate::Error::Connect {
             address: connector.address.clone(),
-            source,
+            reason: chain(&error).into(),
         };
         let mut client = connector.client().await.map_err(refused)?;
         migrate::migrate(&connector, &mut client).await?;
         drop(client);
         let broken = |failure: Failure| match failure {
             Failure::Refused(error) | Failure::Broken(Some(error)) => {
-                crate::Error::Start(crate::error::chain(&*error).into())
+                crate::Error::Start(chain(&*error).into())
             }
             Failure::Broken(None) => crate::Error::Start("it does not answer in time".into()),
             Failure::Corrupt(reason) => crate::Error::Start(reason),
