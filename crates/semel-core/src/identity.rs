@@ -33,6 +33,23 @@ pub enum KeyScope {
     Tenant,
 }
 
+impl KeyScope {
+    /// The word that is stored.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Operation => "operation",
+            Self::Tenant => "tenant",
+        }
+    }
+
+    /// The scope of a stored word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        [Self::Operation, Self::Tenant]
+            .into_iter()
+            .find(|scope| scope.as_str() == word)
+    }
+}
+
 /// Sixteen bytes that stand for an [`Identity`] in an index.
 ///
 /// Short enough to keep the index small, and *not* trusted: a store keeps the full

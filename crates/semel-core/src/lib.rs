@@ -42,6 +42,7 @@ pub mod memory;
 pub mod policy;
 pub mod record;
 pub mod store;
+pub mod stored;
 pub mod time;
 pub mod transaction;
 pub mod transition;
@@ -56,6 +57,7 @@ pub use record::{
     State, Status, Unresolved,
 };
 pub use store::{Error, Inspect, Maintain, Store};
+pub use stored::Stored;
 pub use time::{Clock, SystemClock, Timestamp};
 pub use transaction::Transaction;
 pub use transition::{Completion, Decision, Event, Held, Reserve, Resolution, Resolve, Verdict};

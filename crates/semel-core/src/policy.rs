@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::OperationId;
+use crate::time::{duration, micros};
 
 /// How one operation is guarded. A route holds one; a [`Reserve`](crate::Reserve) carries it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +76,26 @@ impl Default for Policy {
             stale: Stale::default(),
             recovery_points: false,
             on_expired: OnExpired::default(),
+        }
+    }
+}
+
+impl Windows {
+    /// The windows as stores keep them, in microseconds: replay, body, tombstone.
+    pub fn as_micros(self) -> (i64, i64, Option<i64>) {
+        (
+            micros(self.replay),
+            micros(self.body),
+            self.tombstone.map(micros),
+        )
+    }
+
+    /// The windows that a store kept.
+    pub fn from_micros(replay: i64, body: i64, tombstone: Option<i64>) -> Self {
+        Self {
+            replay: duration(replay),
+            body: duration(body),
+            tombstone: tombstone.map(duration),
         }
     }
 }

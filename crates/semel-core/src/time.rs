@@ -46,6 +46,11 @@ pub fn micros(duration: Duration) -> i64 {
         .min(FOREVER_MICROS)
 }
 
+/// The duration of so many stored microseconds.
+pub fn duration(micros: i64) -> Duration {
+    Duration::from_micros(u64::try_from(micros).unwrap_or_default())
+}
+
 /// Where a store takes its time from.
 ///
 /// There is one clock per store, the database's own where there is one, because a lease

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::connection::Session;
 use crate::error::{Failure, unavailable};
 use crate::lane::Kind;
-use crate::row::{self, scope_word, uuid, window_micros};
+use crate::row::{self, uuid};
 use crate::time::Time;
 
 /// Where the columns of the record begin in a row of `reserve.sql`.
@@ -89,8 +89,9 @@ enum Answer {
     Decided(Decision),
     /// The identity in the row is not the request's.
     Collided,
-    /// Somebody was faster, or holds the row: to be asked again.
-    Again(Box<Record>),
+    /// Somebody was faster, or holds the row: to be asked again. Where its lease is over, this
+    /// is whose it was.
+    Again(Option<InProgress>),
 }
 
 /// Sends the batch, column by column.
@@ -107,7 +108,7 @@ async fn ask(
     let ids: Vec<_> = requests().map(|request| uuid(request.id)).collect();
     let identities = || requests().map(|request| &request.identity);
     let scopes: Vec<_> = identities()
-        .map(|identity| scope_word(identity.scope()))
+        .map(|identity| identity.scope().as_str())
         .collect();
     let tenants: Vec<_> = identities().map(Identity::tenant).collect();
     let operations: Vec<_> = identities().map(Identity::operation).collect();
@@ -124,7 +125,7 @@ async fn ask(
     let policies = || requests().map(|request| &request.policy);
     let leases: Vec<_> = policies().map(|policy| micros(policy.lease)).collect();
     let windows: Vec<_> = policies()
-        .map(|policy| window_micros(policy.windows))
+        .map(|policy| policy.windows.as_micros())
         .collect();
     let replays: Vec<_> = windows.iter().map(|(replay, ..)| *replay).collect();
     let bodies: Vec<_> = windows.iter().map(|(_, body, _)| *body).collect();
@@ -276,12 +277,21 @@ fn grant(record: Record) -> std::result::Result<Grant, Failure> {
 
 /// What a record means for a request that was granted nothing.
 fn judge(record: Record, request: &Reserve, now: Timestamp) -> Answer {
-    let lapsed = matches!(&record.state, State::InProgress(lease) if lease.locked_until <= now);
-    let decision = transition::reserve(Some(record.clone()), request.clone(), now).answer;
-    match decision {
+    let lapsed = match &record.state {
+        State::InProgress(lease) if lease.locked_until <= now => Some(InProgress {
+            fence: record.fence(),
+            locked_until: lease.locked_until,
+        }),
+        State::InProgress(_)
+        | State::Completed(_)
+        | State::FailedRetryable { .. }
+        | State::Unknown(_)
+        | State::Expired { .. } => None,
+    };
+    match transition::reserve(Some(record), request.clone(), now).answer {
         // The statement would have granted these, had nobody else been there.
-        Decision::Execute(_) | Decision::Resume(_) => Answer::Again(Box::new(record)),
-        Decision::Unknown(_) if lapsed => Answer::Again(Box::new(record)),
+        Decision::Execute(_) | Decision::Resume(_) => Answer::Again(lapsed),
+        Decision::Unknown(_) if lapsed.is_some() => Answer::Again(lapsed),
         decision @ (Decision::Replay(_)
         | Decision::InProgress(_)
         | Decision::Unknown(_)
@@ -301,19 +311,9 @@ fn settle(batch: &mut Vec<Reservation>, answers: Vec<Option<Answer>>) {
             }
             // The lease is over, and somebody holds the row: most likely its owner, who is
             // saying how it ended at this moment. Nothing is decided over its head.
-            Some(Answer::Again(record)) if call.tries >= HELD_TRIES => match &record.state {
-                State::InProgress(lease) => Ok(Decision::InProgress(InProgress {
-                    fence: record.fence(),
-                    locked_until: lease.locked_until,
-                })),
-                State::Completed(_)
-                | State::FailedRetryable { .. }
-                | State::Unknown(_)
-                | State::Expired { .. } => {
-                    batch.push(call);
-                    continue;
-                }
-            },
+            Some(Answer::Again(Some(lapsed))) if call.tries >= HELD_TRIES => {
+                Ok(Decision::InProgress(lapsed))
+            }
             // Somebody inserted in the instant between the statement's snapshot and its write.
             Some(Answer::Again(_)) | None => {
                 batch.push(call);

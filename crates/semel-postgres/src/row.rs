@@ -1,27 +1,16 @@
 //! Rows as records. A row that makes no sense is reported, never guessed at.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use semel_core::store::Summary;
-use semel_core::time::micros;
 use semel_core::{
-    Code, Completed, Fence, Fingerprint, Identity, Key, KeyScope, Lease, OperationId, Record,
-    RecoveryPoint, Resource, Response, State, Status, Timestamp, Unresolved, Windows, headers,
+    Code, Fence, Fingerprint, Identity, Key, KeyScope, Lease, OperationId, Record, RecoveryPoint,
+    Resource, Response, Status, Stored, Timestamp, Windows, headers,
 };
 use tokio_postgres::Row;
 use tokio_postgres::types::FromSql;
 use uuid::Uuid;
 
 use crate::error::Failure;
-
-/// The word of a scope.
-pub(crate) fn scope_word(scope: KeyScope) -> &'static str {
-    match scope {
-        KeyScope::Operation => "operation",
-        KeyScope::Tenant => "tenant",
-    }
-}
 
 /// A name as PostgreSQL has it.
 pub(crate) fn uuid(id: OperationId) -> Uuid {
@@ -56,65 +45,43 @@ pub(crate) fn record_from(row: &Row, first: usize) -> Result<Record, Failure> {
         id: id.into(),
     })?;
     let last_error = columns.take::<Option<String>>()?.map(Code::new);
-    let unresolved = (columns.optional_time()?, columns.optional_count()?);
+    let (reconcile_after, reconcile_attempts) =
+        (columns.optional_time()?, columns.optional_count()?);
     let dead_lettered_at = columns.optional_time()?;
     let resolved_by = columns.take::<Option<String>>()?.map(Into::into);
-    let windows = Windows {
-        replay: columns.window()?,
-        body: columns.window()?,
-        tombstone: columns.take::<Option<i64>>()?.map(duration),
-    };
+    let (replay, body, tombstone) = (columns.take()?, columns.take()?, columns.take()?);
     let (created_at, updated_at) = (columns.time()?, columns.time()?);
     let completed_at = columns.optional_time()?;
     let expires_at = columns.optional_time()?;
     let body_expires_at = columns.optional_time()?;
     let purge_at = columns.optional_time()?;
 
-    let state = match status {
-        Status::InProgress => Some(State::InProgress(lease)),
-        Status::Completed => response.zip(completed_at).zip(expires_at).map(
-            |((response, completed_at), expires_at)| {
-                State::Completed(Completed {
-                    response,
-                    completed_at,
-                    expires_at,
-                    body_expires_at,
-                })
-            },
-        ),
-        Status::FailedRetryable => {
-            expires_at.map(|expires_at| State::FailedRetryable { expires_at })
-        }
-        Status::Unknown => {
-            unresolved
-                .0
-                .zip(unresolved.1)
-                .map(|(reconcile_after, reconcile_attempts)| {
-                    State::Unknown(Unresolved {
-                        reconcile_after,
-                        reconcile_attempts,
-                        dead_lettered_at,
-                    })
-                })
-        }
-        Status::Expired => purge_at.map(|purge_at| State::Expired { purge_at }),
-    };
-    let state =
-        state.ok_or_else(|| Failure::Corrupt(format!("operation {id} is half {status}").into()))?;
-    Ok(Record {
+    let stored = Stored {
         id,
         identity,
         fingerprint,
+        status,
         attempt,
-        state,
+        lease,
         recovery,
+        response,
         resource,
-        windows,
         last_error,
+        reconcile_after,
+        reconcile_attempts,
+        dead_lettered_at,
         resolved_by,
+        windows: Windows::from_micros(replay, body, tombstone),
         created_at,
         updated_at,
-    })
+        completed_at,
+        expires_at,
+        body_expires_at,
+        purge_at,
+    };
+    stored
+        .into_record()
+        .ok_or_else(|| Failure::Corrupt(format!("operation {id} is half {status}").into()))
 }
 
 /// A row of `list.sql`.
@@ -151,15 +118,6 @@ pub(crate) fn fence(row: &Row) -> Result<Fence, Failure> {
     })
 }
 
-/// The windows of a policy as they are stored.
-pub(crate) fn window_micros(windows: Windows) -> (i64, i64, Option<i64>) {
-    (
-        micros(windows.replay),
-        micros(windows.body),
-        windows.tombstone.map(micros),
-    )
-}
-
 /// The columns of a row, read from left to right.
 struct Columns<'r> {
     row: &'r Row,
@@ -181,10 +139,6 @@ impl<'r> Columns<'r> {
 
     fn optional_time(&mut self) -> Result<Option<Timestamp>, Failure> {
         Ok(self.take::<Option<i64>>()?.map(Timestamp::from_micros))
-    }
-
-    fn window(&mut self) -> Result<Duration, Failure> {
-        Ok(duration(self.take()?))
     }
 
     fn id(&mut self) -> Result<OperationId, Failure> {
@@ -219,9 +173,7 @@ impl<'r> Columns<'r> {
     fn identity(&mut self) -> Result<Identity, Failure> {
         let corrupt = |what: &dyn std::fmt::Display| Failure::Corrupt(what.to_string().into());
         let word: &str = self.take()?;
-        let scope = [KeyScope::Operation, KeyScope::Tenant]
-            .into_iter()
-            .find(|scope| scope_word(*scope) == word)
+        let scope = KeyScope::from_word(word)
             .ok_or_else(|| corrupt(&format_args!("no scope is called {word:?}")))?;
         let (tenant, operation): (&str, &str) = (self.take()?, self.take()?);
         let key = Key::new(self.take::<&str>()?).map_err(|error| corrupt(&error))?;
@@ -262,8 +214,4 @@ impl<'r> Columns<'r> {
 
 fn narrow<T: TryFrom<W>, W: Copy + std::fmt::Display>(wide: W) -> Result<T, Failure> {
     T::try_from(wide).map_err(|_| Failure::Corrupt(format!("{wide} is out of range").into()))
-}
-
-fn duration(micros: i64) -> Duration {
-    Duration::from_micros(u64::try_from(micros).unwrap_or_default())
 }

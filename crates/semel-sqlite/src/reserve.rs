@@ -13,7 +13,7 @@ use semel_core::{Fence, Fingerprint, Identity, OnExpired, Record, Reserve, Stale
 
 use crate::error::Failure;
 use crate::queries::Statements;
-use crate::row::{self, scope_word, window_micros};
+use crate::row;
 use crate::writer::Command;
 
 /// Asks to execute.
@@ -51,12 +51,12 @@ impl Reservation {
             policy,
         } = &*self.request;
         let locked_until = now.saturating_add(policy.lease);
-        let (replay, body, tombstone) = window_micros(policy.windows);
+        let (replay, body, tombstone) = policy.windows.as_micros();
         let fingerprint = fingerprints.newest();
         let inserted = sql.reserve.execute(params![
             self.hash.0,
             id.as_bytes(),
-            scope_word(identity.scope()),
+            identity.scope().as_str(),
             identity.tenant(),
             identity.operation(),
             identity.key().as_str(),
@@ -116,7 +116,7 @@ impl Reservation {
     ) -> Result<Option<Grant>, Failure> {
         let Reserve { owner, policy, .. } = &*self.request;
         let locked_until = now.saturating_add(policy.lease);
-        let (replay, body, tombstone) = window_micros(policy.windows);
+        let (replay, body, tombstone) = policy.windows.as_micros();
         let mut rows = statement.query(params![
             self.hash.0,
             fingerprint.digest(),

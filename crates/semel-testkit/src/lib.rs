@@ -51,6 +51,7 @@ pub mod clock;
 pub mod conformance;
 pub mod database;
 pub mod faulty;
+pub mod guards;
 pub mod histories;
 pub mod pg_proxy;
 pub mod postgres_server;
