@@ -36,7 +36,9 @@
 pub mod canonical;
 pub mod fingerprint;
 pub mod headers;
+pub mod history;
 pub mod identity;
+pub mod inbox;
 pub mod key;
 pub mod memory;
 pub mod policy;
@@ -48,7 +50,9 @@ pub mod transaction;
 pub mod transition;
 
 pub use fingerprint::{Fingerprint, Fingerprints};
+pub use history::By;
 pub use identity::{Identity, KeyScope};
+pub use inbox::Inbox;
 pub use key::Key;
 pub use memory::Memory;
 pub use policy::{Backoff, OnExpired, Policy, Stale, Windows};

@@ -3,18 +3,22 @@
 //! It forgets everything with the process, so it is for tests and for learning. What makes
 //! it worth having is that it cannot differ from [`transition`]: it has no rules of its own.
 
+mod inbox;
+mod inspect;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::history::{self, Entry};
 use crate::identity::IdentityHash;
-use crate::store::{Epoch, Error, MAX_BATCH, Page, Query, Result, Summary};
+use crate::store::{Epoch, Error, MAX_BATCH, Result, Which};
 use crate::transition::{
-    self, Completion, Decision, Held, Reserve, Resolution, Resolve, Transition,
+    self, Answer, Completion, Decision, Event, Held, Reserve, Resolution, Resolve,
 };
 use crate::{
-    Backoff, Clock, Code, Fence, Identity, Inspect, Maintain, OperationId, Record, RecoveryPoint,
-    State, Store, SystemClock, Timestamp,
+    Backoff, By, Clock, Code, Fence, Identity, Maintain, OperationId, Record, RecoveryPoint,
+    Resource, State, Store, SystemClock, Timestamp,
 };
 
 /// A store in memory. Clones share it.
@@ -29,7 +33,9 @@ pub struct Memory {
 struct Records {
     by_id: BTreeMap<OperationId, Record>,
     ids: HashMap<IdentityHash, OperationId>,
+    histories: HashMap<OperationId, Vec<Entry>>,
     erasures: u64,
+    inbox: inbox::Messages,
 }
 
 impl Memory {
@@ -46,36 +52,40 @@ impl Memory {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Applies `change` to the record of that name, or to its absence.
-    fn change<A>(
-        &self,
-        id: OperationId,
-        change: impl FnOnce(Option<Record>, Timestamp) -> Transition<A>,
-    ) -> A {
+    /// Applies an event to the record of that name, or to its absence.
+    fn apply(&self, id: OperationId, event: &Event) -> Answer {
         let mut records = self.lock();
         let now = self.clock.now();
-        let before = records.take(id);
-        let after = change(before, now);
-        records.put(after.record);
-        after.answer
+        records.apply(Some(id), event, now).0
     }
 
-    /// Applies `change` to up to `limit` records for which it is due, in order of `due`.
-    fn change_due<T>(
+    fn held(&self, fence: Fence, event: &Event) -> Result<Held> {
+        match self.apply(fence.id, event) {
+            Answer::Held(held) => Ok(held),
+            Answer::Decision(_) | Answer::Resolution(_) | Answer::Applied(_) => Err(mixed_up()),
+        }
+    }
+
+    fn resolution(&self, fence: Fence, event: &Event) -> Result<Resolution> {
+        match self.apply(fence.id, event) {
+            Answer::Resolution(resolution) => Ok(resolution),
+            Answer::Decision(_) | Answer::Held(_) | Answer::Applied(_) => Err(mixed_up()),
+        }
+    }
+
+    /// Applies an event to up to `limit` records for which it is due, in order of `due`.
+    fn apply_due(
         &self,
         limit: usize,
-        due: impl Fn(&State) -> Option<Timestamp>,
-        admits: impl Fn(&Record) -> bool,
-        change: impl Fn(Option<Record>, Timestamp) -> Transition<bool>,
-        told: impl Fn(OperationId, Option<&Record>) -> Option<T>,
-    ) -> Vec<T> {
+        event: &Event,
+        due: impl Fn(&Record) -> Option<Timestamp>,
+    ) -> Vec<(OperationId, Option<Record>)> {
         let mut records = self.lock();
         let now = self.clock.now();
         let mut candidates: Vec<_> = records
             .by_id
             .values()
-            .filter(|record| admits(record))
-            .filter_map(|record| Some((due(&record.state)?, record.id)))
+            .filter_map(|record| Some((due(record)?, record.id)))
             .filter(|(at, _)| *at <= now)
             .collect();
         candidates.sort_unstable();
@@ -84,12 +94,9 @@ impl Memory {
             if done.len() == limit.min(MAX_BATCH) {
                 break;
             }
-            let before = records.take(id);
-            let after = change(before, now);
-            if after.answer {
-                done.extend(told(id, after.record.as_ref()));
+            if let (Answer::Applied(true), record) = records.apply(Some(id), event, now) {
+                done.push((id, record));
             }
-            records.put(after.record);
         }
         done
     }
@@ -119,17 +126,43 @@ impl Records {
         }
     }
 
-    fn take(&mut self, id: OperationId) -> Option<Record> {
-        let record = self.by_id.remove(&id)?;
-        self.ids.remove(&record.identity.hash());
-        Some(record)
-    }
-
-    fn put(&mut self, record: Option<Record>) {
-        if let Some(record) = record {
-            self.ids.insert(record.identity.hash(), record.id);
-            self.by_id.insert(record.id, record);
+    /// The one way in which a record changes, and its history with it.
+    fn apply(
+        &mut self,
+        id: Option<OperationId>,
+        event: &Event,
+        now: Timestamp,
+    ) -> (Answer, Option<Record>) {
+        let before = id.and_then(|id| self.by_id.remove(&id));
+        if let Some(before) = &before {
+            self.ids.remove(&before.identity.hash());
         }
+        let after = transition::apply(before.clone(), event.clone(), now);
+        if let Some(record) = &after.record {
+            let entries = self.histories.entry(record.id).or_default();
+            history::tell(entries, before.as_ref(), event, &after, now);
+        }
+        let transition::Transition { record, answer } = after;
+        if matches!((event, &answer), (Event::Erase(_), Answer::Applied(true))) {
+            self.erasures += 1;
+        }
+        if let Some(gone) = before.map(|before| before.id)
+            && record.as_ref().map(|record| record.id) != Some(gone)
+        {
+            self.histories.remove(&gone);
+        }
+        if let Some(record) = &record {
+            self.ids.insert(record.identity.hash(), record.id);
+            self.by_id.insert(record.id, record.clone());
+        }
+        (answer, record)
+    }
+}
+
+/// An answer to another question, which cannot be.
+fn mixed_up() -> Error {
+    Error::Corrupt {
+        reason: "the state machine answered another question".into(),
     }
 }
 
@@ -137,13 +170,11 @@ impl Store for Memory {
     async fn reserve(&self, request: Reserve) -> Result<Decision> {
         let mut records = self.lock();
         let now = self.clock.now();
-        let before = match records.find(&request.identity)?.map(|record| record.id) {
-            Some(id) => records.take(id),
-            None => None,
-        };
-        let after = transition::reserve(before, request, now);
-        records.put(after.record);
-        Ok(after.answer)
+        let id = records.find(&request.identity)?.map(|record| record.id);
+        match records.apply(id, &Event::Reserve(request), now).0 {
+            Answer::Decision(decision) => Ok(decision),
+            Answer::Held(_) | Answer::Resolution(_) | Answer::Applied(_) => Err(mixed_up()),
+        }
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -155,161 +186,105 @@ impl Store for Memory {
     }
 
     async fn complete(&self, fence: Fence, completion: Completion) -> Result<Held> {
-        Ok(self.change(fence.id, |record, now| {
-            transition::complete(record, fence, completion, now)
-        }))
+        self.held(fence, &Event::Complete(fence, completion))
     }
 
     async fn release(&self, fence: Fence, code: Code) -> Result<Held> {
-        Ok(self.change(fence.id, |record, now| {
-            transition::release(record, fence, code, now)
-        }))
+        self.held(fence, &Event::Release(fence, code))
     }
 
     async fn evict(&self, fence: Fence, code: Code) -> Result<Held> {
-        Ok(self.change(fence.id, |record, now| {
-            transition::evict(record, fence, code, now)
-        }))
+        self.held(fence, &Event::Evict(fence, code))
     }
 
-    async fn mark_unknown(&self, fence: Fence, code: Code) -> Result<Held> {
-        Ok(self.change(fence.id, |record, now| {
-            transition::mark_unknown(record, fence, code, now)
-        }))
+    async fn mark_unknown(
+        &self,
+        fence: Fence,
+        code: Code,
+        resource: Option<Resource>,
+    ) -> Result<Held> {
+        self.held(fence, &Event::MarkUnknown(fence, code, resource))
     }
 
     async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {
-        Ok(self.change(fence.id, |record, now| {
-            transition::heartbeat(record, fence, lease, now)
-        }))
+        self.held(fence, &Event::Heartbeat(fence, lease))
     }
 
     async fn advance(&self, fence: Fence, point: RecoveryPoint) -> Result<Held> {
-        Ok(self.change(fence.id, |record, now| {
-            transition::advance(record, fence, point, now)
-        }))
+        self.held(fence, &Event::Advance(fence, point))
     }
 }
 
 impl Maintain for Memory {
     async fn sweep(&self, limit: usize) -> Result<Vec<Fence>> {
-        let due = |state: &State| match state {
+        let swept = self.apply_due(limit, &Event::Sweep, |record| match &record.state {
             State::InProgress(lease) => Some(lease.locked_until),
             State::Completed(_)
             | State::FailedRetryable { .. }
             | State::Unknown(_)
             | State::Expired { .. } => None,
-        };
-        Ok(self.change_due(
-            limit,
-            due,
-            |_| true,
-            transition::sweep,
-            |_, record| record.map(Record::fence),
-        ))
+        });
+        let records = swept.into_iter().filter_map(|(_, record)| record);
+        Ok(records.map(|record| record.fence()).collect())
     }
 
-    async fn claim_due(
-        &self,
-        operation: Option<&str>,
-        backoff: Backoff,
-        limit: usize,
-    ) -> Result<Vec<Record>> {
-        let due = |state: &State| match state {
-            State::Unknown(unresolved) => Some(unresolved.reconcile_after),
+    async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {
+        let due = |record: &Record| match &record.state {
+            State::Unknown(unresolved) => which
+                .admits(record.identity.operation())
+                .then_some(unresolved.reconcile_after),
             State::InProgress(_)
             | State::Completed(_)
             | State::FailedRetryable { .. }
             | State::Expired { .. } => None,
         };
-        Ok(self.change_due(
-            limit,
-            due,
-            |record| operation.is_none_or(|wanted| wanted == record.identity.operation()),
-            |record, now| transition::claim_due(record, backoff, now),
-            |_, record| record.cloned(),
-        ))
+        let claimed = self.apply_due(limit, &Event::ClaimDue(backoff), due);
+        Ok(claimed
+            .into_iter()
+            .filter_map(|(_, record)| record)
+            .collect())
     }
 
     async fn resolve(&self, verdict: Resolve) -> Result<Resolution> {
-        Ok(self.change(verdict.fence.id, |record, now| {
-            transition::resolve(record, verdict, now)
-        }))
+        self.resolution(verdict.fence, &Event::Resolve(verdict))
     }
 
     async fn dead_letter(&self, fence: Fence, code: Code) -> Result<Resolution> {
-        Ok(self.change(fence.id, |record, now| {
-            transition::dead_letter(record, fence, code, now)
-        }))
+        self.resolution(fence, &Event::DeadLetter(fence, code))
     }
 
     async fn expire(&self, limit: usize) -> Result<usize> {
-        let due = |state: &State| match state {
+        let expired = self.apply_due(limit, &Event::Expire, |record| match &record.state {
             State::Completed(completed) => Some(completed.expires_at),
             State::FailedRetryable { expires_at } => Some(*expires_at),
             State::InProgress(_) | State::Unknown(_) | State::Expired { .. } => None,
-        };
-        let done = self.change_due(limit, due, |_| true, transition::expire, |id, _| Some(id));
-        Ok(done.len())
+        });
+        Ok(expired.len())
     }
 
     async fn drop_bodies(&self, limit: usize) -> Result<usize> {
-        let due = |state: &State| match state {
+        let dropped = self.apply_due(limit, &Event::DropBody, |record| match &record.state {
             State::Completed(completed) => completed.body_expires_at,
             State::InProgress(_)
             | State::FailedRetryable { .. }
             | State::Unknown(_)
             | State::Expired { .. } => None,
-        };
-        let done = self.change_due(
-            limit,
-            due,
-            |_| true,
-            transition::drop_body,
-            |id, _| Some(id),
-        );
-        Ok(done.len())
+        });
+        Ok(dropped.len())
     }
 
     async fn purge(&self, limit: usize) -> Result<usize> {
-        let due = |state: &State| match state {
+        let purged = self.apply_due(limit, &Event::Purge, |record| match &record.state {
             State::Expired { purge_at } => Some(*purge_at),
             State::InProgress(_)
             | State::Completed(_)
             | State::FailedRetryable { .. }
             | State::Unknown(_) => None,
-        };
-        let done = self.change_due(limit, due, |_| true, transition::purge, |id, _| Some(id));
-        Ok(done.len())
+        });
+        Ok(purged.len())
     }
 
-    async fn erase(&self, id: OperationId) -> Result<bool> {
-        let erased = self.change(id, transition::erase);
-        self.lock().erasures += u64::from(erased);
-        Ok(erased)
-    }
-}
-
-impl Inspect for Memory {
-    async fn find(&self, id: OperationId) -> Result<Option<Record>> {
-        Ok(self.lock().by_id.get(&id).cloned())
-    }
-
-    async fn find_identity(&self, identity: &Identity) -> Result<Option<Record>> {
-        Ok(self.lock().find(identity)?.cloned())
-    }
-
-    async fn list(&self, query: Query) -> Result<Page> {
-        let size = query.page_size();
-        let fitting = self
-            .lock()
-            .by_id
-            .values()
-            .rev()
-            .map(Summary::from)
-            .filter(|operation| query.admits(operation))
-            .take(size + 1)
-            .collect();
-        Ok(Page::of(fitting, size))
+    async fn erase(&self, id: OperationId, by: By) -> Result<bool> {
+        Ok(self.apply(id, &Event::Erase(by)) == Answer::Applied(true))
     }
 }

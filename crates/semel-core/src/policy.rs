@@ -107,12 +107,17 @@ impl Backoff {
     /// thousand operations that failed in one second do not come due in one second, and
     /// the function stays pure.
     pub fn delay(self, id: OperationId, tries: u32) -> Duration {
+        let [.., a, b, c, d] = *id.as_bytes();
+        self.spread(u32::from_be_bytes([a, b, c, d]), tries)
+    }
+
+    /// The delay after the `tries`-th look at anything, spread by any number that is its own.
+    pub fn spread(self, seed: u32, tries: u32) -> Duration {
         let doubled = self
             .every
             .saturating_mul(2u32.saturating_pow(tries.saturating_sub(1)));
         let longest = doubled.min(self.max_every);
-        let [.., a, b, c, d] = *id.as_bytes();
-        let spread = u32::from_be_bytes([a, b, c, d]).rotate_left(tries.wrapping_mul(7));
+        let spread = seed.rotate_left(tries.wrapping_mul(7));
         longest.saturating_sub((longest / 4).mul_f64(f64::from(spread) / f64::from(u32::MAX)))
     }
 }

@@ -4,59 +4,27 @@
 //! The three traits divide it by who calls: the request path needs a [`Store`], the workers
 //! [`Maintain`] it, people [`Inspect`] it.
 
+mod error;
+
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
+
+pub use error::{Error, Result, Source};
+
+use crate::history::Entry;
 use crate::transition::{Completion, Decision, Held, Reserve, Resolution, Resolve};
 use crate::{
-    Backoff, Clock, Code, Fence, Identity, Key, OperationId, Record, RecoveryPoint, State, Status,
-    Timestamp,
+    Backoff, By, Clock, Code, Fence, Identity, Key, OperationId, Record, RecoveryPoint, Resource,
+    State, Status, Timestamp,
 };
 
 /// Most records that one call of [`Maintain`] touches or one [`Page`] holds, whatever the
 /// caller asks for: a batch must not hold up the requests behind it.
 pub const MAX_BATCH: usize = 1000;
-
-/// Why a store could not do what it was asked.
-///
-/// The variants answer the one question that matters then: may it have been written?
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// Nothing was written. Nothing may execute; asking again later is safe.
-    #[error("the store is unavailable and wrote nothing: {reason}")]
-    Unavailable {
-        /// What is wrong, and the way out.
-        reason: Box<str>,
-        /// The driver's own error.
-        #[source]
-        source: Option<Source>,
-    },
-    /// It may or may not have been written. Find out by writing again, never by reading: a
-    /// delayed write may still land after the read.
-    #[error("the store did not say whether it wrote: {reason}")]
-    Ambiguous {
-        /// What is wrong, and the way out.
-        reason: Box<str>,
-        /// The driver's own error.
-        #[source]
-        source: Option<Source>,
-    },
-    /// What is stored cannot be trusted, so nothing was decided or written.
-    #[error("the store holds something that cannot be right: {reason}")]
-    Corrupt {
-        /// What was found where.
-        reason: Box<str>,
-    },
-}
-
-/// The error of a driver, kept as the source of ours.
-pub type Source = Box<dyn std::error::Error + Send + Sync>;
-
-/// A store's answer.
-pub type Result<T> = std::result::Result<T, Error>;
 
 /// Counts the erasures in a store, by whichever process.
 ///
@@ -125,12 +93,26 @@ pub trait Store: Send + Sync + 'static {
     /// As [`release`](Store::release).
     fn evict(&self, fence: Fence, code: Code) -> impl Future<Output = Result<Held>> + Send;
 
-    /// Says that it may have happened. See
-    /// [`transition::mark_unknown`](crate::transition::mark_unknown).
+    /// Says that it may have happened, and what was created if it did, where that has a name.
+    /// See [`transition::mark_unknown`](crate::transition::mark_unknown).
     ///
     /// # Errors
     /// As [`release`](Store::release).
-    fn mark_unknown(&self, fence: Fence, code: Code) -> impl Future<Output = Result<Held>> + Send;
+    fn mark_unknown(
+        &self,
+        fence: Fence,
+        code: Code,
+        resource: Option<Resource>,
+    ) -> impl Future<Output = Result<Held>> + Send;
+
+    /// A completion as this store keeps it, for a [`Transaction`](crate::Transaction) that
+    /// writes it elsewhere than through [`complete`](Store::complete).
+    ///
+    /// # Errors
+    /// As [`complete`](Store::complete); nothing was written.
+    fn prepare(&self, _id: OperationId, completion: Completion) -> Result<Completion> {
+        Ok(completion)
+    }
 
     /// Says that the owner is alive. See
     /// [`transition::heartbeat`](crate::transition::heartbeat).
@@ -162,10 +144,10 @@ pub trait Maintain: Send + Sync + 'static {
     fn sweep(&self, limit: usize) -> impl Future<Output = Result<Vec<Fence>>> + Send;
 
     /// Hands up to `limit` due unknowns to this caller, longest due first, and schedules
-    /// the next look at each. Where `operation` is given, only that one's.
+    /// the next look at each.
     fn claim_due(
         &self,
-        operation: Option<&str>,
+        which: Which,
         backoff: Backoff,
         limit: usize,
     ) -> impl Future<Output = Result<Vec<Record>>> + Send;
@@ -191,7 +173,8 @@ pub trait Maintain: Send + Sync + 'static {
 
     /// Removes the stored response's body and headers, and the data of phases; says whether
     /// the operation is completed, since nothing else is erased.
-    fn erase(&self, id: OperationId) -> impl Future<Output = Result<bool>> + Send;
+    /// Evidence in the history goes, too; that there was some stays.
+    fn erase(&self, id: OperationId, by: By) -> impl Future<Output = Result<bool>> + Send;
 }
 
 /// Looking without touching.
@@ -208,8 +191,62 @@ pub trait Inspect: Send + Sync + 'static {
         identity: &Identity,
     ) -> impl Future<Output = Result<Option<Record>>> + Send;
 
+    /// The newest record of an operation that created the resource of that id, or was about to.
+    fn find_resource(
+        &self,
+        resource_id: &str,
+    ) -> impl Future<Output = Result<Option<Record>>> + Send;
+
+    /// What happened to the operation of that name besides an ordinary execution, oldest first.
+    fn history(&self, id: OperationId) -> impl Future<Output = Result<Vec<Entry>>> + Send;
+
+    /// Evidence of a history as it can be read. A history is verified as it is stored.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    fn reveal(&self, _id: OperationId, evidence: Bytes) -> Result<Bytes> {
+        Ok(evidence)
+    }
+
+    /// What is under way or unresolved, by command. Its cost grows with what is listed, not with
+    /// all that is remembered.
+    fn standing(&self) -> impl Future<Output = Result<Vec<Standing>>> + Send;
+
     /// Operations that fit the query, newest first.
     fn list(&self, query: Query) -> impl Future<Output = Result<Page>> + Send;
+}
+
+/// Which commands a worker asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// All there are.
+    All,
+    /// One.
+    Only(Box<str>),
+    /// All others.
+    AllBut(Arc<[Box<str>]>),
+}
+
+/// How one command's unfinished operations stand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The command.
+    pub operation: Box<str>,
+    /// Those that are under way.
+    pub in_progress: Tally,
+    /// Those whose outcome nobody knows, waiting for a person or not.
+    pub unknown: Tally,
+    /// Those of them that wait for a person.
+    pub dead_lettered: Tally,
+}
+
+/// How many, and since when.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// How many there are.
+    pub count: u64,
+    /// When the key of the oldest was first used.
+    pub oldest: Option<Timestamp>,
 }
 
 /// Which operations to list.
@@ -259,13 +296,25 @@ pub struct Summary {
     pub updated_at: Timestamp,
 }
 
-impl Error {
-    /// Whether the call may have been performed although it failed.
-    pub fn may_have_written(&self) -> bool {
+impl Which {
+    /// Whether the command is asked for.
+    pub fn admits(&self, operation: &str) -> bool {
         match self {
-            Self::Ambiguous { .. } => true,
-            Self::Unavailable { .. } | Self::Corrupt { .. } => false,
+            Self::All => true,
+            Self::Only(wanted) => **wanted == *operation,
+            Self::AllBut(others) => others.iter().all(|other| **other != *operation),
         }
+    }
+}
+
+impl Tally {
+    /// One more.
+    pub fn add(&mut self, created_at: Timestamp) {
+        self.count += 1;
+        self.oldest = Some(
+            self.oldest
+                .map_or(created_at, |oldest| oldest.min(created_at)),
+        );
     }
 }
 

@@ -15,12 +15,14 @@ mod reserve;
 
 use std::time::Duration;
 
+use bytes::Bytes;
+
 pub use holder::{advance, complete, evict, heartbeat, mark_unknown, release};
 pub use maintenance::{claim_due, dead_letter, drop_body, erase, expire, purge, resolve, sweep};
 pub use reserve::reserve;
 
 use crate::{
-    Backoff, Code, Fence, Fingerprints, Identity, OperationId, Owner, Policy, Record,
+    Backoff, By, Code, Fence, Fingerprints, Identity, OperationId, Owner, Policy, Record,
     RecoveryPoint, Resource, Response, Status, Timestamp,
 };
 
@@ -45,7 +47,7 @@ pub enum Event {
     /// As `Release`, and nothing is to be remembered.
     Evict(Fence, Code),
     /// The holder cannot say whether it happened.
-    MarkUnknown(Fence, Code),
+    MarkUnknown(Fence, Code, Option<Resource>),
     /// The holder is alive, for this much longer.
     Heartbeat(Fence, Duration),
     /// The holder committed a phase.
@@ -65,7 +67,7 @@ pub enum Event {
     /// The tombstone's time may be over.
     Purge,
     /// A person's data is to be removed.
-    Erase,
+    Erase(By),
 }
 
 /// What an [`Event`] is answered with.
@@ -210,7 +212,10 @@ pub struct Resolve {
     /// What was found.
     pub verdict: Verdict,
     /// Who found it: a reconciler, a webhook's source, a person.
-    pub by: Box<str>,
+    pub by: By,
+    /// What was seen; kept in the history, cut at
+    /// [`MAX_EVIDENCE`](crate::history::MAX_EVIDENCE).
+    pub evidence: Option<Bytes>,
 }
 
 /// What reconciliation found.
@@ -240,7 +245,9 @@ pub fn apply(record: Option<Record>, event: Event, now: Timestamp) -> Transition
         Event::Complete(fence, end) => complete(record, fence, end, now).map(Answer::Held),
         Event::Release(fence, code) => release(record, fence, code, now).map(Answer::Held),
         Event::Evict(fence, code) => evict(record, fence, code, now).map(Answer::Held),
-        Event::MarkUnknown(fence, code) => mark_unknown(record, fence, code, now).map(Answer::Held),
+        Event::MarkUnknown(fence, code, resource) => {
+            mark_unknown(record, fence, code, resource, now).map(Answer::Held)
+        }
         Event::Heartbeat(fence, lease) => heartbeat(record, fence, lease, now).map(Answer::Held),
         Event::Advance(fence, point) => advance(record, fence, point, now).map(Answer::Held),
         Event::Sweep => sweep(record, now).map(Answer::Applied),
@@ -252,7 +259,7 @@ pub fn apply(record: Option<Record>, event: Event, now: Timestamp) -> Transition
         Event::Expire => expire(record, now).map(Answer::Applied),
         Event::DropBody => drop_body(record, now).map(Answer::Applied),
         Event::Purge => purge(record, now).map(Answer::Applied),
-        Event::Erase => erase(record, now).map(Answer::Applied),
+        Event::Erase(_) => erase(record, now).map(Answer::Applied),
     }
 }
 

@@ -22,7 +22,8 @@ pub struct Pointer {
 }
 
 impl Pointer {
-    pub(super) fn tokens(&self) -> &[Box<str>] {
+    /// The member names and places on the way, with their escapes resolved.
+    pub fn tokens(&self) -> &[Box<str>] {
         &self.tokens
     }
 

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::{Completion, Fenced, Held, Transition};
 use crate::{
-    Code, Completed, Fence, Lease, Record, RecoveryPoint, State, Timestamp, Unresolved, Windows,
+    Code, Completed, Fence, Lease, Record, RecoveryPoint, Resource, State, Timestamp, Unresolved,
+    Windows,
 };
 
 /// `in_progress` → `completed`: the normal end.
@@ -68,14 +69,20 @@ pub fn evict(record: Option<Record>, fence: Fence, code: Code, now: Timestamp) -
     })
 }
 
-/// `in_progress` → `unknown`: it may have happened.
+/// `in_progress` → `unknown`: it may have happened. Where the holder can name what it may have
+/// created, the truth can be found by that name.
 pub fn mark_unknown(
     record: Option<Record>,
     fence: Fence,
     code: Code,
+    resource: Option<Resource>,
     now: Timestamp,
 ) -> Transition<Held> {
-    held(record, fence, |record, _| Some(lose(record, code, now).0))
+    held(record, fence, |record, _| {
+        let resource = resource.or_else(|| record.resource.clone());
+        let record = Record { resource, ..record };
+        Some(lose(record, code, now).0)
+    })
 }
 
 /// `in_progress` → the same with a later end: the owner is alive.

@@ -4,7 +4,7 @@
 //! old they are: each may be the only memory of a charge.
 
 use super::holder::{finish, hand_back, lose};
-use super::{Fenced, Resolution, Resolve, Transition, Verdict};
+use super::{Completion, Fenced, Resolution, Resolve, Transition, Verdict};
 use crate::{Backoff, Code, Completed, Fence, Record, Response, State, Timestamp, Unresolved};
 
 /// `in_progress`, lease over → `unknown`.
@@ -49,14 +49,27 @@ pub fn claim_due(record: Option<Record>, backoff: Backoff, now: Timestamp) -> Tr
 
 /// `unknown`, dead-lettered or not → `completed`, `failed_retryable`, or still `unknown`.
 pub fn resolve(record: Option<Record>, verdict: Resolve, now: Timestamp) -> Transition<Resolution> {
-    let Resolve { fence, verdict, by } = verdict;
+    let Resolve {
+        fence,
+        verdict,
+        by,
+        evidence: _,
+    } = verdict;
     decide(record, fence, |record, unresolved| match verdict {
-        Verdict::Completed(completion) => Record {
-            resolved_by: Some(by),
-            ..finish(record, completion, now)
-        },
+        Verdict::Completed(completion) => {
+            // Whoever looks from outside often does not know what the executor had named.
+            let resource = completion.resource.or_else(|| record.resource.clone());
+            let completion = Completion {
+                resource,
+                ..completion
+            };
+            Record {
+                resolved_by: Some(by.who),
+                ..finish(record, completion, now)
+            }
+        }
         Verdict::NotExecuted(code) => Record {
-            resolved_by: Some(by),
+            resolved_by: Some(by.who),
             ..hand_back(record, code, now)
         },
         Verdict::StillUnknown(code, reconcile_after) => Record {

@@ -251,6 +251,7 @@ fn event(world: &World, attempt: &Attempt, message: Message) -> Event {
             fence,
             verdict,
             by: "reconciler".into(),
+            evidence: None,
         })
     };
     let code = || Code::from("model");
@@ -258,7 +259,7 @@ fn event(world: &World, attempt: &Attempt, message: Message) -> Event {
         Message::Complete => Event::Complete(fence, completion(200, fence.attempt)),
         Message::Release => Event::Release(fence, code()),
         Message::Evict => Event::Evict(fence, "refused".into()),
-        Message::MarkUnknown => Event::MarkUnknown(fence, code()),
+        Message::MarkUnknown => Event::MarkUnknown(fence, code(), None),
         Message::Heartbeat => Event::Heartbeat(fence, TICK),
         Message::Advance => {
             let point = RecoveryPoint {

@@ -113,7 +113,7 @@ fn holder_fence(event: &mut Event) -> Option<&mut Fence> {
         Event::Complete(fence, _)
         | Event::Release(fence, _)
         | Event::Evict(fence, _)
-        | Event::MarkUnknown(fence, _)
+        | Event::MarkUnknown(fence, ..)
         | Event::Heartbeat(fence, _)
         | Event::Advance(fence, _) => Some(fence),
         Event::Reserve(_)
@@ -124,7 +124,7 @@ fn holder_fence(event: &mut Event) -> Option<&mut Fence> {
         | Event::Expire
         | Event::DropBody
         | Event::Purge
-        | Event::Erase => None,
+        | Event::Erase(_) => None,
     }
 }
 

@@ -315,7 +315,7 @@ fn fence_of(event: &Event) -> Option<Fence> {
         Event::Complete(fence, _)
         | Event::Release(fence, _)
         | Event::Evict(fence, _)
-        | Event::MarkUnknown(fence, _)
+        | Event::MarkUnknown(fence, ..)
         | Event::Heartbeat(fence, _)
         | Event::Advance(fence, _)
         | Event::DeadLetter(fence, _) => Some(*fence),
@@ -326,6 +326,6 @@ fn fence_of(event: &Event) -> Option<Fence> {
         | Event::Expire
         | Event::DropBody
         | Event::Purge
-        | Event::Erase => None,
+        | Event::Erase(_) => None,
     }
 }
