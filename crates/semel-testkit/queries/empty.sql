@@ -1,2 +1,2 @@
 -- As new, but for the schema.
-TRUNCATE semel.operations
+TRUNCATE semel.operations, semel.history, semel.inbox

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::{Inspect, Maintain, Store};
+use semel_core::{Inbox, Inspect, Maintain, Store};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 
@@ -25,14 +25,20 @@ mod list;
 
 pub mod claims;
 pub mod content;
+pub mod evidence;
 pub mod fences;
+pub mod history;
+pub mod inbox;
 pub mod instants;
 pub mod keys;
 pub mod listing;
+pub mod out_of_band;
 pub mod races;
 pub mod replays;
 pub mod reserving;
+pub mod resources;
 pub mod retention;
+pub mod standing;
 pub mod table;
 pub mod verdicts;
 
@@ -44,9 +50,9 @@ const CASE_LIMIT: Duration = Duration::from_mins(1);
 const CASES_AT_ONCE: usize = 8;
 
 /// A whole store: what the suite can run.
-pub trait Subject: Store + Maintain + Inspect {}
+pub trait Subject: Store + Maintain + Inspect + Inbox {}
 
-impl<S: Store + Maintain + Inspect> Subject for S {}
+impl<S: Store + Maintain + Inspect + Inbox> Subject for S {}
 
 /// How to get at a store of one kind.
 pub trait Harness: Send + Sync + 'static {

@@ -1,16 +1,13 @@
 //! A store that fails where failing hurts.
 
+mod calls;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use semel_core::store::{Epoch, Error, Hearing, Page, Query, Result};
-use semel_core::{
-    Backoff, Clock, Code, Completion, Decision, Fence, Held, Identity, Inspect, Maintain,
-    OperationId, Record, RecoveryPoint, Reserve, Resolution, Resolve, Store,
-};
+use semel_core::store::{Error, Result};
 use tokio::sync::watch;
 
 /// A store that does what the one inside does, except where the plan says otherwise.
@@ -47,42 +44,56 @@ pub enum Fault {
 /// A call, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
-    /// [`Store::reserve`]
+    /// [`Store::reserve`](semel_core::Store::reserve)
     Reserve,
-    /// [`Store::complete`]
+    /// [`Store::complete`](semel_core::Store::complete)
     Complete,
-    /// [`Store::release`]
+    /// [`Store::release`](semel_core::Store::release)
     Release,
-    /// [`Store::evict`]
+    /// [`Store::evict`](semel_core::Store::evict)
     Evict,
-    /// [`Store::mark_unknown`]
+    /// [`Store::mark_unknown`](semel_core::Store::mark_unknown)
     MarkUnknown,
-    /// [`Store::heartbeat`]
+    /// [`Store::heartbeat`](semel_core::Store::heartbeat)
     Heartbeat,
-    /// [`Store::advance`]
+    /// [`Store::advance`](semel_core::Store::advance)
     Advance,
-    /// [`Maintain::sweep`]
+    /// [`Maintain::sweep`](semel_core::Maintain::sweep)
     Sweep,
-    /// [`Maintain::claim_due`]
+    /// [`Maintain::claim_due`](semel_core::Maintain::claim_due)
     ClaimDue,
-    /// [`Maintain::resolve`]
+    /// [`Maintain::resolve`](semel_core::Maintain::resolve)
     Resolve,
-    /// [`Maintain::dead_letter`]
+    /// [`Maintain::dead_letter`](semel_core::Maintain::dead_letter)
     DeadLetter,
-    /// [`Maintain::expire`]
+    /// [`Maintain::expire`](semel_core::Maintain::expire)
     Expire,
-    /// [`Maintain::drop_bodies`]
+    /// [`Maintain::drop_bodies`](semel_core::Maintain::drop_bodies)
     DropBodies,
-    /// [`Maintain::purge`]
+    /// [`Maintain::purge`](semel_core::Maintain::purge)
     Purge,
-    /// [`Maintain::erase`]
+    /// [`Maintain::erase`](semel_core::Maintain::erase)
     Erase,
-    /// [`Inspect::find`]
+    /// [`Inspect::find`](semel_core::Inspect::find)
     Find,
-    /// [`Inspect::find_identity`]
+    /// [`Inspect::find_identity`](semel_core::Inspect::find_identity)
     FindIdentity,
-    /// [`Inspect::list`]
+    /// [`Inspect::list`](semel_core::Inspect::list)
     List,
+    /// [`Inspect::find_resource`](semel_core::Inspect::find_resource)
+    FindResource,
+    /// [`Inspect::history`](semel_core::Inspect::history)
+    History,
+    /// [`Inspect::standing`](semel_core::Inspect::standing)
+    Standing,
+    /// [`Inbox::receive`](semel_core::Inbox::receive)
+    Receive,
+    /// [`Inbox::settle`](semel_core::Inbox::settle)
+    Settle,
+    /// [`Inbox::claim_parked`](semel_core::Inbox::claim_parked)
+    ClaimParked,
+    /// [`Inbox::forget`](semel_core::Inbox::forget)
+    Forget,
 }
 
 /// A gate that a test opens: the way to delay a call without sleeping. Clones are the same.
@@ -304,77 +315,5 @@ impl<S> Clone for Faulty<S> {
 impl<S: fmt::Debug> fmt::Debug for Faulty<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Faulty").field(&self.inner).finish()
-    }
-}
-
-macro_rules! faulty_calls {
-    ($($verb:ident: $name:ident($($arg:ident: $kind:ty),*) -> $answer:ty;)*) => {
-        $(async fn $name(&self, $($arg: $kind),*) -> Result<$answer> {
-            self.call(Verb::$verb, |inner| async move { inner.$name($($arg),*).await }).await
-        })*
-    };
-}
-
-impl<S: Store> Store for Faulty<S> {
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.inner.clock()
-    }
-
-    fn epoch(&self) -> Option<Epoch> {
-        self.inner.epoch()
-    }
-
-    async fn watch(&self, fence: Fence) -> Option<Hearing> {
-        self.inner.watch(fence).await
-    }
-
-    faulty_calls! {
-        Reserve: reserve(request: Reserve) -> Decision;
-        Complete: complete(fence: Fence, completion: Completion) -> Held;
-        Release: release(fence: Fence, code: Code) -> Held;
-        Evict: evict(fence: Fence, code: Code) -> Held;
-        MarkUnknown: mark_unknown(fence: Fence, code: Code) -> Held;
-        Heartbeat: heartbeat(fence: Fence, lease: Duration) -> Held;
-        Advance: advance(fence: Fence, point: RecoveryPoint) -> Held;
-    }
-}
-
-impl<S: Maintain> Maintain for Faulty<S> {
-    faulty_calls! {
-        Sweep: sweep(limit: usize) -> Vec<Fence>;
-        Resolve: resolve(verdict: Resolve) -> Resolution;
-        DeadLetter: dead_letter(fence: Fence, code: Code) -> Resolution;
-        Expire: expire(limit: usize) -> usize;
-        DropBodies: drop_bodies(limit: usize) -> usize;
-        Purge: purge(limit: usize) -> usize;
-        Erase: erase(id: OperationId) -> bool;
-    }
-
-    async fn claim_due(
-        &self,
-        operation: Option<&str>,
-        backoff: Backoff,
-        limit: usize,
-    ) -> Result<Vec<Record>> {
-        let operation = operation.map(str::to_owned);
-        self.call(Verb::ClaimDue, |inner| async move {
-            inner.claim_due(operation.as_deref(), backoff, limit).await
-        })
-        .await
-    }
-}
-
-impl<S: Inspect> Inspect for Faulty<S> {
-    faulty_calls! {
-        Find: find(id: OperationId) -> Option<Record>;
-        List: list(query: Query) -> Page;
-    }
-
-    async fn find_identity(&self, identity: &Identity) -> Result<Option<Record>> {
-        let identity = identity.clone();
-        self.call(Verb::FindIdentity, |inner| async move {
-            inner.find_identity(&identity).await
-        })
-        .await
     }
 }

@@ -9,13 +9,14 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use semel_core::store::Which;
 use semel_core::transition::Answer;
 use semel_core::{
     Backoff, Clock, Decision, Event, Fence, Fingerprint, Fingerprints, KeyScope, OnExpired,
-    OperationId, Policy, Reserve, Stale, State, Timestamp, Verdict, Windows,
+    OperationId, Policy, Reserve, Resource, Stale, State, Timestamp, Verdict, Windows,
 };
 
-use crate::conformance::fixture::{completion, identity, point, verdict};
+use crate::conformance::fixture::{by, completion, identity, point, verdict};
 use crate::conformance::{Harness, Subject};
 use crate::twin::{Batch, Twin};
 
@@ -68,14 +69,14 @@ pub enum Saying {
     Release,
     /// Evict.
     Evict,
-    /// Mark as unknown.
-    MarkUnknown,
+    /// Mark as unknown, and perhaps name what may have been created.
+    MarkUnknown(bool),
     /// Beat, for so many seconds.
     Heartbeat(u64),
     /// Commit a phase.
     Advance(bool),
-    /// Resolve as completed.
-    Found,
+    /// Resolve as completed, and perhaps name what was created.
+    Found(bool),
     /// Resolve as not executed.
     NotExecuted,
     /// Resolve as still unknown, to look again after so many seconds.
@@ -234,10 +235,10 @@ fn saying() -> impl Strategy<Value = Saying> {
         1 => Just(Saying::CompleteWithoutBody),
         3 => Just(Saying::Release),
         1 => Just(Saying::Evict),
-        3 => Just(Saying::MarkUnknown),
+        3 => any::<bool>().prop_map(Saying::MarkUnknown),
         1 => select(vec![0, 10, 100]).prop_map(Saying::Heartbeat),
         2 => any::<bool>().prop_map(Saying::Advance),
-        2 => Just(Saying::Found),
+        2 => any::<bool>().prop_map(Saying::Found),
         3 => Just(Saying::NotExecuted),
         2 => select(vec![0, 1, 100]).prop_map(Saying::StillUnknown),
         1 => Just(Saying::DeadLetter),
@@ -253,8 +254,12 @@ fn batch() -> impl Strategy<Value = Batch> {
     };
     select(vec![
         Batch::Sweep,
-        Batch::ClaimDue(None, backoff),
-        Batch::ClaimDue(Some("pay"), backoff),
+        Batch::ClaimDue(Which::All, backoff),
+        Batch::ClaimDue(Which::Only("pay".into()), backoff),
+        Batch::ClaimDue(
+            Which::AllBut(["pay".into(), "payout".into()].into()),
+            backoff,
+        ),
         Batch::Expire,
         Batch::DropBodies,
         Batch::Purge,
@@ -333,10 +338,20 @@ impl Saying {
             }
             Self::Release => Event::Release(fence, "not_sent".into()),
             Self::Evict => Event::Evict(fence, "refused".into()),
-            Self::MarkUnknown => Event::MarkUnknown(fence, "timeout".into()),
+            Self::MarkUnknown(named) => {
+                let resource = named.then(|| Resource {
+                    kind: "refund".into(),
+                    id: "re_1".into(),
+                });
+                Event::MarkUnknown(fence, "timeout".into(), resource)
+            }
             Self::Heartbeat(lease) => Event::Heartbeat(fence, seconds(lease)),
             Self::Advance(first) => Event::Advance(fence, point(word(first), b"\0\xff")),
-            Self::Found => Event::Resolve(verdict(fence, Verdict::Completed(completion("found")))),
+            Self::Found(named) => {
+                let mut end = completion("found");
+                end.resource = end.resource.filter(|_| named);
+                Event::Resolve(verdict(fence, Verdict::Completed(end)))
+            }
             Self::NotExecuted => {
                 Event::Resolve(verdict(fence, Verdict::NotExecuted("never_created".into())))
             }
@@ -346,7 +361,7 @@ impl Saying {
                 Event::Resolve(verdict(fence, still))
             }
             Self::DeadLetter => Event::DeadLetter(fence, "tries_used_up".into()),
-            Self::Erase => Event::Erase,
+            Self::Erase => Event::Erase(by()),
             Self::CompleteTooEarly => {
                 let attempt = fence.attempt + 1;
                 Event::Complete(Fence { attempt, ..fence }, completion("paid"))

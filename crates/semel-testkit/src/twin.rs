@@ -1,10 +1,13 @@
 //! A store beside the pure function: every step is made by both, and they must agree.
 
+mod together;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use semel_core::store::{MAX_BATCH, Result};
-use semel_core::transition::{self, Answer, Decision};
+use semel_core::history::{self, Entry};
+use semel_core::store::{MAX_BATCH, Result, Which};
+use semel_core::transition::{self, Answer, Decision, Transition};
 use semel_core::{
     Backoff, Clock, Completed, Event, Identity, Lease, OperationId, Record, State, Timestamp,
     Unresolved,
@@ -17,6 +20,7 @@ pub struct Twin<S> {
     /// The store's side.
     pub fixture: Fixture<S>,
     records: BTreeMap<OperationId, Record>,
+    histories: BTreeMap<OperationId, Vec<Entry>>,
     /// Every name there ever was, so that what is gone is known to stay gone.
     seen: BTreeSet<OperationId>,
 }
@@ -27,7 +31,7 @@ pub enum Batch {
     /// See [`Maintain::sweep`](semel_core::Maintain::sweep).
     Sweep,
     /// See [`Maintain::claim_due`](semel_core::Maintain::claim_due).
-    ClaimDue(Option<&'static str>, Backoff),
+    ClaimDue(Which, Backoff),
     /// See [`Maintain::expire`](semel_core::Maintain::expire).
     Expire,
     /// See [`Maintain::drop_bodies`](semel_core::Maintain::drop_bodies).
@@ -42,6 +46,7 @@ impl<S: Subject> Twin<S> {
         Self {
             fixture,
             records: BTreeMap::new(),
+            histories: BTreeMap::new(),
             seen: BTreeSet::new(),
         }
     }
@@ -76,7 +81,8 @@ impl<S: Subject> Twin<S> {
             let told = format!("{event:?}");
             let before = self.take(id, &event);
             touched.extend(before.as_ref().map(|record| record.id));
-            let after = transition::apply(before.clone(), event, now);
+            let after = transition::apply(before.clone(), event.clone(), now);
+            self.tell(before.as_ref(), &event, &after, now);
             touched.extend(after.record.as_ref().map(|record| record.id));
             match answer {
                 Ok(answer) => assert_eq!(
@@ -115,17 +121,21 @@ impl<S: Subject> Twin<S> {
                 );
             }
         }
-        for (id, (_, after)) in due.iter().filter(|(id, _)| chosen.contains(id)) {
-            self.records.remove(id);
-            self.put(after.clone());
+        for id in &chosen {
+            let before = self.records.remove(id);
+            let after = transition::apply(before.clone(), batch.event(), now);
+            self.tell(before.as_ref(), &batch.event(), &after, now);
+            self.put(after.record);
         }
         self.verify(due.into_keys().collect()).await;
         chosen.len()
     }
 
-    /// Compares every record there ever was.
+    /// Compares every record there ever was, and what is said of all of them together.
     pub async fn verify_all(&self) {
         self.verify(self.seen.clone()).await;
+        self.verify_resources().await;
+        self.verify_standing().await;
     }
 
     async fn verify(&self, ids: BTreeSet<OperationId>) {
@@ -142,6 +152,7 @@ impl<S: Subject> Twin<S> {
                 "the store (left) and the state machine (right) hold different records"
             );
         }
+        self.verify_histories(&ids).await;
         let records: Vec<_> = ids.iter().filter_map(|id| self.records.get(id)).collect();
         let identities = records
             .iter()
@@ -156,6 +167,28 @@ impl<S: Subject> Twin<S> {
         for (record, found) in records.into_iter().zip(found) {
             let found = found.unwrap_or_else(|error| panic!("find_identity: {error}"));
             assert_eq!(found.as_ref(), Some(record), "found by its identity");
+        }
+    }
+
+    async fn verify_histories(&self, ids: &[OperationId]) {
+        let found = together(&self.fixture.store, ids.to_vec(), |store, id| async move {
+            store.history(id).await
+        })
+        .await;
+        for (id, found) in ids.iter().zip(found) {
+            let found = found.unwrap_or_else(|error| panic!("history: {error}"));
+            let expected = self.histories.get(id).cloned().unwrap_or_default();
+            assert_eq!(
+                found, expected,
+                "the store (left) and the state machine (right) tell different histories of {id}"
+            );
+            if let Some(record) = self.records.get(id) {
+                assert_eq!(
+                    history::verify(record, &found),
+                    Ok(()),
+                    "{record:#?}\n{found:#?}"
+                );
+            }
         }
     }
 
@@ -183,8 +216,8 @@ impl<S: Subject> Twin<S> {
                 }
                 return ids;
             }
-            Batch::ClaimDue(operation, backoff) => {
-                let claimed = store.claim_due(*operation, *backoff, limit).await;
+            Batch::ClaimDue(which, backoff) => {
+                let claimed = store.claim_due(which.clone(), *backoff, limit).await;
                 let claimed = claimed.expect("claim_due");
                 let order: Vec<_> = claimed
                     .iter()
@@ -226,7 +259,7 @@ impl<S: Subject> Twin<S> {
             Event::Complete(fence, _)
             | Event::Release(fence, _)
             | Event::Evict(fence, _)
-            | Event::MarkUnknown(fence, _)
+            | Event::MarkUnknown(fence, ..)
             | Event::Heartbeat(fence, _)
             | Event::Advance(fence, _)
             | Event::DeadLetter(fence, _) => fence.id,
@@ -236,9 +269,30 @@ impl<S: Subject> Twin<S> {
             | Event::Expire
             | Event::DropBody
             | Event::Purge
-            | Event::Erase => id,
+            | Event::Erase(_) => id,
         };
         self.records.remove(&id)
+    }
+
+    /// What the history of the record must be; what is gone has none.
+    fn tell(
+        &mut self,
+        before: Option<&Record>,
+        event: &Event,
+        after: &Transition<Answer>,
+        now: Timestamp,
+    ) {
+        let id = after.record.as_ref().map(|record| record.id);
+        if let Some(gone) = before
+            .map(|before| before.id)
+            .filter(|gone| id != Some(*gone))
+        {
+            self.histories.remove(&gone);
+        }
+        if let Some(id) = id {
+            let entries = self.histories.entry(id).or_default();
+            history::tell(entries, before, event, after, now);
+        }
     }
 
     fn put(&mut self, record: Option<Record>) {
@@ -250,19 +304,25 @@ impl<S: Subject> Twin<S> {
 }
 
 impl Batch {
-    /// Since when the record is due and what becomes of it, where it is due.
-    fn outcome(&self, record: &Record, now: Timestamp) -> Option<(Timestamp, Option<Record>)> {
-        let event = match self {
+    /// What it does to each.
+    fn event(&self) -> Event {
+        match self {
             Self::Sweep => Event::Sweep,
-            Self::ClaimDue(Some(operation), _) if *operation != record.identity.operation() => {
-                return None;
-            }
             Self::ClaimDue(_, backoff) => Event::ClaimDue(*backoff),
             Self::Expire => Event::Expire,
             Self::DropBodies => Event::DropBody,
             Self::Purge => Event::Purge,
-        };
-        let after = transition::apply(Some(record.clone()), event, now);
+        }
+    }
+
+    /// Since when the record is due and what becomes of it, where it is due.
+    fn outcome(&self, record: &Record, now: Timestamp) -> Option<(Timestamp, Option<Record>)> {
+        if let Self::ClaimDue(which, _) = self
+            && !which.admits(record.identity.operation())
+        {
+            return None;
+        }
+        let after = transition::apply(Some(record.clone()), self.event(), now);
         let since = match &record.state {
             State::Completed(completed) if *self == Self::DropBodies => completed.body_expires_at?,
             State::InProgress(Lease {
@@ -306,12 +366,14 @@ pub async fn perform<S: Subject>(store: &S, id: OperationId, event: Event) -> Re
         Event::Complete(fence, end) => Answer::Held(store.complete(fence, end).await?),
         Event::Release(fence, code) => Answer::Held(store.release(fence, code).await?),
         Event::Evict(fence, code) => Answer::Held(store.evict(fence, code).await?),
-        Event::MarkUnknown(fence, code) => Answer::Held(store.mark_unknown(fence, code).await?),
+        Event::MarkUnknown(fence, code, resource) => {
+            Answer::Held(store.mark_unknown(fence, code, resource).await?)
+        }
         Event::Heartbeat(fence, lease) => Answer::Held(store.heartbeat(fence, lease).await?),
         Event::Advance(fence, point) => Answer::Held(store.advance(fence, point).await?),
         Event::Resolve(verdict) => Answer::Resolution(store.resolve(verdict).await?),
         Event::DeadLetter(fence, code) => Answer::Resolution(store.dead_letter(fence, code).await?),
-        Event::Erase => Answer::Applied(store.erase(id).await?),
+        Event::Erase(by) => Answer::Applied(store.erase(id, by).await?),
         Event::Sweep | Event::ClaimDue(_) | Event::Expire | Event::DropBody | Event::Purge => {
             panic!("a store does this to many records at once: see Twin::batch")
         }

@@ -6,16 +6,19 @@
     reason = "any answer but the right one fails the test"
 )]
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use semel_core::store::{Epoch, MAX_BATCH, Page, Query, Result};
+use bytes::Bytes;
+use semel_core::history::{Entry, What};
+use semel_core::inbox::{Handling, Message, Parked, Receipt};
+use semel_core::store::{Epoch, MAX_BATCH, Page, Query, Result, Standing, Which};
 use semel_core::transition::{InProgress, Replay};
 use semel_core::{
-    Backoff, Clock, Code, Completion, Decision, Fence, Held, Identity, Inspect, Key, Maintain,
-    Memory, OperationId, Policy, Record, RecoveryPoint, Reserve, Resolution, Resolve, Stale, State,
-    Status, Store, Verdict,
+    Backoff, By, Clock, Code, Completion, Decision, Fence, Held, Identity, Inbox, Inspect, Key,
+    Maintain, Memory, OperationId, Policy, Record, RecoveryPoint, Reserve, Resolution, Resolve,
+    Resource, Stale, State, Status, Store, Verdict,
 };
 use semel_testkit::ManualClock;
 use semel_testkit::conformance::{self, Fixture, Harness, Scale};
@@ -40,13 +43,23 @@ enum Missing {
     SweepLimit,
     PageOrder,
     RecoveryPoint,
+    HistoryEntry,
+    ErasedEvidence,
+    OneReceipt,
+    ParkedSchedule,
+    NamedResource,
+    OthersOperations,
 }
+
+/// Evidence as it was before it was erased.
+type Seen = Arc<Mutex<HashMap<OperationId, Vec<Option<Bytes>>>>>;
 
 #[derive(Clone)]
 struct Broken {
     inner: Memory,
     clock: ManualClock,
     missing: Missing,
+    seen: Seen,
 }
 
 impl Broken {
@@ -154,8 +167,14 @@ impl Store for Broken {
         self.inner.evict(fence, code).await
     }
 
-    async fn mark_unknown(&self, fence: Fence, code: Code) -> Result<Held> {
-        self.inner.mark_unknown(fence, code).await
+    async fn mark_unknown(
+        &self,
+        fence: Fence,
+        code: Code,
+        resource: Option<Resource>,
+    ) -> Result<Held> {
+        let resource = resource.filter(|_| self.missing != Missing::NamedResource);
+        self.inner.mark_unknown(fence, code, resource).await
     }
 
     async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {
@@ -179,12 +198,7 @@ impl Maintain for Broken {
         self.inner.sweep(limit).await
     }
 
-    async fn claim_due(
-        &self,
-        operation: Option<&str>,
-        backoff: Backoff,
-        limit: usize,
-    ) -> Result<Vec<Record>> {
+    async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {
         let backoff = match self.missing {
             Missing::ClaimSchedule => Backoff {
                 every: Duration::ZERO,
@@ -192,7 +206,11 @@ impl Maintain for Broken {
             },
             _ => backoff,
         };
-        self.inner.claim_due(operation, backoff, limit).await
+        let which = match (self.missing, which) {
+            (Missing::OthersOperations, Which::AllBut(_)) => Which::All,
+            (_, which) => which,
+        };
+        self.inner.claim_due(which, backoff, limit).await
     }
 
     async fn resolve(&self, verdict: Resolve) -> Result<Resolution> {
@@ -229,8 +247,13 @@ impl Maintain for Broken {
         self.inner.purge(limit).await
     }
 
-    async fn erase(&self, id: OperationId) -> Result<bool> {
-        self.inner.erase(id).await
+    async fn erase(&self, id: OperationId, by: By) -> Result<bool> {
+        if self.missing == Missing::ErasedEvidence {
+            let entries = self.inner.history(id).await?;
+            let seen = entries.into_iter().map(|entry| entry.note.evidence);
+            self.seen.lock().unwrap().insert(id, seen.collect());
+        }
+        self.inner.erase(id, by).await
     }
 }
 
@@ -244,8 +267,13 @@ impl Broken {
             return Ok(false);
         }
         let verdict = Verdict::NotExecuted("old".into());
-        let by = "reaper".into();
-        self.inner.resolve(Resolve { fence, verdict, by }).await?;
+        let reap = Resolve {
+            fence,
+            verdict,
+            by: "reaper".into(),
+            evidence: None,
+        };
+        self.inner.resolve(reap).await?;
         let again = Reserve {
             id: OperationId::generate(),
             identity: record.identity,
@@ -262,6 +290,35 @@ impl Broken {
     }
 }
 
+impl Inbox for Broken {
+    async fn receive(&self, message: Message, handling: Handling) -> Result<Receipt> {
+        let receipt = self.inner.receive(message, handling).await?;
+        Ok(match self.missing {
+            Missing::OneReceipt => Receipt::New,
+            _ => receipt,
+        })
+    }
+
+    async fn settle(&self, source: &str, id: &str) -> Result<()> {
+        self.inner.settle(source, id).await
+    }
+
+    async fn claim_parked(&self, backoff: Backoff, limit: usize) -> Result<Vec<Parked>> {
+        let backoff = match self.missing {
+            Missing::ParkedSchedule => Backoff {
+                every: Duration::ZERO,
+                max_every: Duration::ZERO,
+            },
+            _ => backoff,
+        };
+        self.inner.claim_parked(backoff, limit).await
+    }
+
+    async fn forget(&self, limit: usize) -> Result<usize> {
+        self.inner.forget(limit).await
+    }
+}
+
 impl Inspect for Broken {
     async fn find(&self, id: OperationId) -> Result<Option<Record>> {
         self.inner.find(id).await
@@ -269,6 +326,28 @@ impl Inspect for Broken {
 
     async fn find_identity(&self, identity: &Identity) -> Result<Option<Record>> {
         self.inner.find_identity(identity).await
+    }
+
+    async fn find_resource(&self, resource_id: &str) -> Result<Option<Record>> {
+        self.inner.find_resource(resource_id).await
+    }
+
+    async fn history(&self, id: OperationId) -> Result<Vec<Entry>> {
+        let mut entries = self.inner.history(id).await?;
+        if self.missing == Missing::HistoryEntry {
+            // As a store does that tells of refused writes in what it then rolls back.
+            entries.retain(|entry| entry.note.what != What::Fenced);
+        }
+        if let Some(seen) = self.seen.lock().unwrap().get(&id) {
+            for (entry, evidence) in entries.iter_mut().zip(seen) {
+                entry.note.evidence.clone_from(evidence);
+            }
+        }
+        Ok(entries)
+    }
+
+    async fn standing(&self) -> Result<Vec<Standing>> {
+        self.inner.standing().await
     }
 
     async fn list(&self, query: Query) -> Result<Page> {
@@ -291,6 +370,7 @@ impl Harness for Without {
             inner: Memory::new(Arc::new(clock.clone())),
             clock: clock.clone(),
             missing: self.0,
+            seen: Seen::default(),
         };
         Fixture::new(store, clock)
     }
@@ -364,6 +444,24 @@ async fn every_missing_rule_is_found_out_by_its_case() {
             Missing::RecoveryPoint,
             "reserving::the_recovery_point_survives_into_the_next_grant",
         ),
+        (Missing::HistoryEntry, "history::every_fenced_write_is_told"),
+        (
+            Missing::ErasedEvidence,
+            "evidence::erase_removes_the_evidence_and_the_chain_holds",
+        ),
+        (Missing::OneReceipt, "inbox::one_of_many_deliveries_is_new"),
+        (
+            Missing::ParkedSchedule,
+            "inbox::claim_parked_follows_the_backoff",
+        ),
+        (
+            Missing::NamedResource,
+            "resources::a_named_resource_survives_a_verdict_without_one",
+        ),
+        (
+            Missing::OthersOperations,
+            "claims::claim_due_leaves_out_what_others_ask_for",
+        ),
     ];
     for (missing, case) in rules {
         let failures = conformance::failures(Without(missing)).await;
@@ -376,11 +474,19 @@ async fn every_missing_rule_is_found_out_by_its_case() {
 }
 
 #[test]
-fn histories_find_a_missing_fence() {
-    let found = std::panic::catch_unwind(|| {
-        semel_testkit::histories::agree(&Without(Missing::FenceOnComplete), 512);
-    });
-    let panic = found.unwrap_err();
-    let text = panic.downcast_ref::<String>().unwrap();
-    assert!(text.contains("SEMEL_HISTORY_SEED=1"), "{text}");
+fn histories_find_what_is_missing() {
+    for missing in [
+        Missing::FenceOnComplete,
+        Missing::HistoryEntry,
+        Missing::ErasedEvidence,
+        Missing::NamedResource,
+        Missing::OthersOperations,
+    ] {
+        let found = std::panic::catch_unwind(|| {
+            semel_testkit::histories::agree(&Without(missing), 512);
+        });
+        let panic = found.expect_err(&format!("{missing:?}"));
+        let text = panic.downcast_ref::<String>().unwrap();
+        assert!(text.contains("SEMEL_HISTORY_SEED=1"), "{missing:?}: {text}");
+    }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use semel_core::store::MAX_BATCH;
+use semel_core::store::{MAX_BATCH, Which};
 use semel_core::{Backoff, Code, Held, Status};
 
 use super::fixture::{
@@ -90,7 +90,7 @@ pub async fn claim_due_filters_by_operation<S: Subject>(f: Fixture<S>) {
     }
     let claimed = f
         .store
-        .claim_due(Some("pay"), BACKOFF, 10)
+        .claim_due(Which::Only("pay".into()), BACKOFF, 10)
         .await
         .expect("claim_due");
     let operations: Vec<_> = claimed
@@ -100,7 +100,7 @@ pub async fn claim_due_filters_by_operation<S: Subject>(f: Fixture<S>) {
     assert_eq!(operations, ["pay"]);
     let none = f
         .store
-        .claim_due(Some("nobody"), BACKOFF, 10)
+        .claim_due(Which::Only("nobody".into()), BACKOFF, 10)
         .await
         .expect("claim_due");
     assert!(none.is_empty());
@@ -119,10 +119,32 @@ pub async fn claim_due_filters_before_it_limits<S: Subject>(f: Fixture<S>) {
     f.dead_letter(dead.fence, "person".into()).await;
     let claimed = f
         .store
-        .claim_due(Some("pay"), BACKOFF, 1)
+        .claim_due(Which::Only("pay".into()), BACKOFF, 1)
         .await
         .expect("claim_due");
     assert_eq!(claimed.len(), 1);
+}
+
+/// A worker without a command of its own is given all that others do not ask for.
+pub async fn claim_due_leaves_out_what_others_ask_for<S: Subject>(f: Fixture<S>) {
+    let names = ["pay", "refund", "Pay", "pay2", "a\"b,[]", "čáp"];
+    for operation in names {
+        f.lost(request_for(identity("t", operation, "k"))).await;
+        f.clock.advance(TICK);
+    }
+    let all_but = async |others: &[&str], limit: usize| {
+        let others = others.iter().map(|other| Box::from(*other)).collect();
+        let claimed = f.store.claim_due(Which::AllBut(others), BACKOFF, limit);
+        let claimed = claimed.await.expect("claim_due").into_iter();
+        claimed
+            .map(|record| record.identity.operation().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert!(all_but(&names, 10).await.is_empty());
+    let others = ["pay", "a\"b,[]", "čáp", "nobody's"];
+    assert_eq!(all_but(&others, 2).await, ["refund", "Pay"]);
+    assert_eq!(all_but(&others, 10).await, ["pay2"]);
+    assert_eq!(all_but(&[], 10).await, ["pay", "a\"b,[]", "čáp"]);
 }
 
 /// What waits for a person does not use up the limit either.
@@ -148,7 +170,7 @@ pub async fn claim_due_follows_the_backoff<S: Subject>(f: Fixture<S>) {
     for tries in 1..=8 {
         let claimed = f
             .store
-            .claim_due(None, backoff, 10)
+            .claim_due(Which::All, backoff, 10)
             .await
             .expect("claim_due");
         assert_eq!(claimed.len(), 1, "try {tries}");
@@ -172,7 +194,7 @@ pub async fn claim_due_gives_each_operation_to_one_claimer<S: Subject>(f: Fixtur
         };
         store.reserve(request).await.expect("reserve");
         store
-            .mark_unknown(fence, "timeout".into())
+            .mark_unknown(fence, "timeout".into(), None)
             .await
             .expect("mark_unknown");
     })
@@ -181,7 +203,10 @@ pub async fn claim_due_gives_each_operation_to_one_claimer<S: Subject>(f: Fixtur
         let mut mine = Vec::new();
         // Bounded, since a store that hands out the same again would never be done.
         for _ in 0..40 {
-            let some = store.claim_due(None, BACKOFF, 3).await.expect("claim_due");
+            let some = store
+                .claim_due(Which::All, BACKOFF, 3)
+                .await
+                .expect("claim_due");
             mine.extend(some.into_iter().map(|record| record.id));
         }
         mine

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::store::{Page, Query};
+use semel_core::store::{Page, Query, Which};
 use semel_core::transition::{Fenced, Grant, InProgress, Replay, Unknown};
 use semel_core::{
-    Backoff, Clock, Code, Completion, Decision, Fence, Fingerprint, Held, Identity, Key,
+    Backoff, By, Clock, Code, Completion, Decision, Fence, Fingerprint, Held, Identity, Key,
     OperationId, Policy, Record, RecoveryPoint, Reserve, Resolution, Resolve, Resource, Response,
     State, Status, Timestamp, Unresolved, Verdict, Windows,
 };
@@ -196,11 +196,17 @@ pub(crate) fn point(name: &str, data: &[u8]) -> RecoveryPoint {
     }
 }
 
+/// An operator who erases.
+pub(crate) fn by() -> By {
+    By::person("op@example.com", "the customer asked")
+}
+
 pub(crate) fn verdict(fence: Fence, verdict: Verdict) -> Resolve {
     Resolve {
         fence,
         verdict,
         by: "reconciler".into(),
+        evidence: Some(Bytes::from_static(b"404\0\xff")),
     }
 }
 
@@ -295,7 +301,7 @@ impl<S: Subject> Fixture<S> {
 
     pub(crate) async fn mark_unknown(&self, fence: Fence) -> Held {
         self.store
-            .mark_unknown(fence, "timeout".into())
+            .mark_unknown(fence, "timeout".into(), None)
             .await
             .expect("mark_unknown")
     }
@@ -314,7 +320,7 @@ impl<S: Subject> Fixture<S> {
 
     pub(crate) async fn claim_due(&self, limit: usize) -> Vec<Record> {
         self.store
-            .claim_due(None, BACKOFF, limit)
+            .claim_due(Which::All, BACKOFF, limit)
             .await
             .expect("claim_due")
     }
@@ -324,10 +330,8 @@ impl<S: Subject> Fixture<S> {
     }
 
     pub(crate) async fn dead_letter(&self, fence: Fence, code: Code) -> Resolution {
-        self.store
-            .dead_letter(fence, code)
-            .await
-            .expect("dead_letter")
+        let set_aside = self.store.dead_letter(fence, code).await;
+        set_aside.expect("dead_letter")
     }
 
     pub(crate) async fn expire(&self, limit: usize) -> usize {
@@ -343,7 +347,7 @@ impl<S: Subject> Fixture<S> {
     }
 
     pub(crate) async fn erase(&self, id: OperationId) -> bool {
-        self.store.erase(id).await.expect("erase")
+        self.store.erase(id, by()).await.expect("erase")
     }
 
     pub(crate) async fn find(&self, id: OperationId) -> Option<Record> {
@@ -351,10 +355,8 @@ impl<S: Subject> Fixture<S> {
     }
 
     pub(crate) async fn find_identity(&self, identity: &Identity) -> Option<Record> {
-        self.store
-            .find_identity(identity)
-            .await
-            .expect("find_identity")
+        let found = self.store.find_identity(identity).await;
+        found.expect("find_identity")
     }
 
     /// The record, which must be there.

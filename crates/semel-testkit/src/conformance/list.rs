@@ -87,6 +87,7 @@ macro_rules! __conformance_cases {
                 claim_due_hands_out_the_longest_due_first,
                 claim_due_filters_by_operation,
                 claim_due_filters_before_it_limits,
+                claim_due_leaves_out_what_others_ask_for,
                 dead_letters_do_not_block_claims,
                 claim_due_follows_the_backoff,
                 claim_due_gives_each_operation_to_one_claimer,
@@ -160,6 +161,74 @@ macro_rules! __conformance_cases {
                 a_late_owner_against_a_verdict,
                 release_against_heartbeat,
                 a_dropped_reserve_leaves_the_key_whole,
+            }
+            history {
+                an_ordinary_execution_leaves_no_history,
+                an_unused_name_has_no_history,
+                a_loss_is_told_by_whoever_noticed,
+                a_release_and_the_next_attempt_are_told,
+                a_resumed_attempt_is_told,
+                a_late_completion_is_told,
+                an_attempt_in_time_after_a_loss_is_not_late,
+                verdicts_are_told_with_reason_and_evidence,
+                a_refused_verdict_is_not_told,
+                a_dead_letter_is_told_once,
+                every_fenced_write_is_told,
+                the_same_fenced_write_twice_is_told_twice,
+                a_fenced_write_without_a_record_tells_nothing,
+                fenced_writes_at_once_leave_a_whole_chain,
+                histories_are_kept_apart,
+            }
+            evidence {
+                remarks_are_bounded_and_changes_are_not,
+                evidence_is_kept_up_to_its_bound,
+                a_reason_is_cut_between_characters,
+                erase_removes_the_evidence_and_the_chain_holds,
+                a_refused_erasure_keeps_the_evidence,
+                a_history_goes_with_its_record,
+                retention_leaves_the_histories_of_what_stays,
+            }
+            inbox {
+                a_message_is_new_once,
+                one_of_many_deliveries_is_new,
+                a_message_is_its_source_and_its_id,
+                what_is_settled_is_only_remembered,
+                what_was_never_received_can_be_settled,
+                a_claimed_message_can_be_settled,
+                a_message_is_due_at_its_instant,
+                the_longest_due_message_comes_first,
+                claim_parked_follows_the_backoff,
+                claim_parked_gives_each_message_to_one_claimer,
+                a_message_is_forgotten_at_its_instant,
+                what_is_over_is_known_until_it_is_forgotten,
+                forget_keeps_its_limit,
+                a_message_may_be_kept_for_ever,
+                payloads_are_bytes,
+                the_longest_message_names_are_kept_whole,
+            }
+            resources {
+                a_completed_operation_is_found_by_its_resource,
+                an_unknown_operation_is_found_by_its_resource,
+                the_newest_creator_of_a_resource_is_found,
+                a_resource_is_found_as_long_as_its_record,
+                a_named_resource_survives_a_verdict_without_one,
+                a_named_resource_survives_a_later_loss_without_one,
+                a_late_completion_says_what_was_created,
+            }
+            standing {
+                what_is_finished_does_not_stand,
+                unfinished_operations_are_counted_by_command,
+                what_ends_is_no_longer_counted,
+            }
+            out_of_band {
+                sweep_loses_only_what_lapsed,
+                claim_due_takes_only_what_is_due,
+                resolve_decides_only_what_is_unknown,
+                dead_letter_sets_aside_only_what_is_unknown,
+                expire_buries_only_what_is_over,
+                drop_bodies_takes_only_bodies_that_are_over,
+                purge_removes_only_tombstones_that_are_over,
+                a_late_owner_against_a_reconciler,
             }
         }
     };

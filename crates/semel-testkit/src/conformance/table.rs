@@ -6,15 +6,15 @@
 
 use std::time::Duration;
 
-use semel_core::store::MAX_BATCH;
+use semel_core::store::{MAX_BATCH, Which};
 use semel_core::{
     Event, Fence, Fingerprint, Fingerprints, OnExpired, OperationId, Policy, Reserve, Stale,
     Timestamp, Verdict, Windows,
 };
 
 use super::fixture::{
-    BACKOFF, LEASE, TICK, WINDOWS, again, completion, fingerprint, misused, not_executed, point,
-    policy, request, verdict, with_policy,
+    BACKOFF, LEASE, TICK, WINDOWS, again, by, completion, fingerprint, misused, not_executed,
+    point, policy, request, verdict, with_policy,
 };
 use super::{Fixture, Subject};
 use crate::twin::{Batch, Twin};
@@ -61,7 +61,7 @@ states! {
     every_verb_on_unknown_due, WINDOWS, [Do(mark_unknown)];
     /// May have executed; somebody is looking.
     every_verb_on_unknown_not_due, WINDOWS,
-        [Do(mark_unknown), Run(Batch::ClaimDue(None, BACKOFF)), Pass(TICK)];
+        [Do(mark_unknown), Run(Batch::ClaimDue(Which::All, BACKOFF)), Pass(TICK)];
     /// May have executed; a person is looking.
     every_verb_on_unknown_dead_lettered, WINDOWS, [Do(mark_unknown), Do(dead_letter), Pass(TICK)];
     /// A tombstone.
@@ -102,7 +102,7 @@ fn evict(fence: Fence) -> Event {
 }
 
 fn mark_unknown(fence: Fence) -> Event {
-    Event::MarkUnknown(fence, "timeout".into())
+    Event::MarkUnknown(fence, "timeout".into(), None)
 }
 
 fn dead_letter(fence: Fence) -> Event {
@@ -110,12 +110,13 @@ fn dead_letter(fence: Fence) -> Event {
 }
 
 /// Everything a holder, a reconciler or an operator may say of one record.
-const SAYINGS: [fn(Fence) -> Event; 13] = [
+const SAYINGS: [fn(Fence) -> Event; 14] = [
     complete,
     |fence| Event::Complete(fence, completion("declined")),
     release,
     evict,
     mark_unknown,
+    |fence| Event::MarkUnknown(fence, "timeout".into(), completion("").resource),
     |fence| Event::Heartbeat(fence, 2 * LEASE),
     |fence| Event::Heartbeat(fence, Duration::ZERO),
     |fence| Event::Advance(fence, point("charged", b"ch_2")),
@@ -127,7 +128,7 @@ const SAYINGS: [fn(Fence) -> Event; 13] = [
         Event::Resolve(verdict(fence, still))
     },
     dead_letter,
-    |_| Event::Erase,
+    |_| Event::Erase(by()),
 ];
 
 /// Everything a client may ask, of one record.
@@ -212,7 +213,7 @@ async fn every_verb<S: Subject>(fixture: Fixture<S>, windows: Windows, ways: &[W
 
     let batches = [
         Batch::Sweep,
-        Batch::ClaimDue(None, BACKOFF),
+        Batch::ClaimDue(Which::All, BACKOFF),
         Batch::Expire,
         Batch::DropBodies,
         Batch::Purge,

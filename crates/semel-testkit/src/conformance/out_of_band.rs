@@ -1,0 +1,261 @@
+//! The table "Out of band" of the state machine, a case for each of its rows: what the verb
+//! makes of a record in its state, and that it leaves every other alone.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use semel_core::store::MAX_BATCH;
+use semel_core::{
+    Code, Held, OperationId, Record, Resolution, Resolve, State, Status, Verdict, Windows,
+};
+
+use super::fixture::{
+    BACKOFF, LEASE, TICK, WINDOWS, again, completion, kept_for, not_executed, refused_by, request,
+    together, unresolved, verdict, with_policy,
+};
+use super::{Fixture, Subject};
+
+/// Every record there is, by its key, with its history.
+type World = BTreeMap<&'static str, (Record, usize)>;
+
+/// One record in each state that a verb of the table may find, each with its times over.
+async fn every_state<S: Subject>(f: &Fixture<S>) -> BTreeMap<&'static str, OperationId> {
+    let short = |name: &str| {
+        let windows = Windows {
+            body: LEASE,
+            ..WINDOWS
+        };
+        with_policy(&request(name), kept_for(windows))
+    };
+    let mut ids = BTreeMap::new();
+    let tombstone = f.completed(request("tombstone"), "old").await;
+    f.clock.advance(WINDOWS.replay);
+    assert_eq!(f.expire(10).await, 1);
+    ids.insert("tombstone", tombstone.fence.id);
+    ids.insert("over", f.completed(request("over"), "old").await.fence.id);
+    ids.insert("released", f.released(request("released")).await.fence.id);
+    f.clock.advance(WINDOWS.tombstone.expect("a tombstone"));
+    ids.insert(
+        "body over",
+        f.completed(short("body over"), "b").await.fence.id,
+    );
+    ids.insert("lapsed", f.execute(request("lapsed")).await.fence.id);
+    f.clock.advance(LEASE);
+    let dead = f.lost(request("dead")).await;
+    f.dead_letter(dead.fence, "person".into()).await;
+    ids.insert("dead", dead.fence.id);
+    let waiting = f.lost(request("waiting")).await;
+    let later = f.now().saturating_add(LEASE);
+    let still = Verdict::StillUnknown("not_found".into(), later);
+    f.resolve(verdict(waiting.fence, still)).await;
+    ids.insert("waiting", waiting.fence.id);
+    ids.insert("due", f.lost(request("due")).await.fence.id);
+    ids.insert("running", f.execute(request("running")).await.fence.id);
+    ids.insert("open", f.completed(short("open"), "paid").await.fence.id);
+    ids
+}
+
+async fn world<S: Subject>(f: &Fixture<S>, ids: &BTreeMap<&'static str, OperationId>) -> World {
+    let mut world = World::new();
+    for (name, id) in ids {
+        if let Some(record) = f.find(*id).await {
+            let history = f.store.history(*id).await.expect("history");
+            world.insert(name, (record, history.len()));
+        }
+    }
+    world
+}
+
+/// The names of what differs.
+fn changed(before: &World, after: &World) -> Vec<&'static str> {
+    let differs = |name: &&&'static str| before.get(**name) != after.get(**name);
+    before.keys().filter(differs).copied().collect()
+}
+
+/// `sweep`: `in_progress`, lease over → `unknown`.
+pub async fn sweep_loses_only_what_lapsed<S: Subject>(f: Fixture<S>) {
+    let ids = every_state(&f).await;
+    let before = world(&f, &ids).await;
+    assert_eq!(f.sweep(MAX_BATCH).await.len(), 1);
+    let after = world(&f, &ids).await;
+    assert_eq!(changed(&before, &after), ["lapsed"]);
+    let (record, _) = &after["lapsed"];
+    assert_eq!(unresolved(record).reconcile_after, f.now());
+    assert_eq!(record.last_error, Some(Code::LEASE_EXPIRED));
+}
+
+/// `claim_due`: `unknown`, due, not dead-lettered → the same, with the next try scheduled.
+pub async fn claim_due_takes_only_what_is_due<S: Subject>(f: Fixture<S>) {
+    let ids = every_state(&f).await;
+    let before = world(&f, &ids).await;
+    assert_eq!(f.claim_due(MAX_BATCH).await.len(), 1);
+    let after = world(&f, &ids).await;
+    assert_eq!(changed(&before, &after), ["due"]);
+    let state = unresolved(&after["due"].0);
+    assert_eq!(state.reconcile_attempts, 1);
+    let next = f.now().saturating_add(BACKOFF.delay(ids["due"], 1));
+    assert_eq!(state.reconcile_after, next);
+    assert_eq!(after["due"].1, before["due"].1, "a claim alone is not told");
+}
+
+/// `resolve`: `unknown`, dead-lettered or not → `completed`, `failed_retryable`, or still
+/// `unknown`; anything else refuses it.
+pub async fn resolve_decides_only_what_is_unknown<S: Subject>(f: Fixture<S>) {
+    let later = f.now().saturating_add(Duration::from_hours(24 * 365));
+    for said in [
+        Verdict::Completed(completion("found")),
+        Verdict::NotExecuted("never_created".into()),
+        Verdict::StillUnknown("not_found".into(), later),
+    ] {
+        let ids = every_state(&f).await;
+        let before = world(&f, &ids).await;
+        for (name, (record, _)) in &before {
+            let answer = f.resolve(verdict(record.fence(), said.clone())).await;
+            let expected = match &record.state {
+                State::Unknown(_) => Resolution::Applied,
+                State::InProgress(_)
+                | State::Completed(_)
+                | State::FailedRetryable { .. }
+                | State::Expired { .. } => refused_by(record),
+            };
+            assert_eq!(answer, expected, "{name}: {said:?}");
+        }
+        let after = world(&f, &ids).await;
+        assert_eq!(changed(&before, &after), ["dead", "due", "waiting"]);
+        for name in ["dead", "due", "waiting"] {
+            let (record, told) = &after[name];
+            let expected = match said {
+                Verdict::Completed(_) => Status::Completed,
+                Verdict::NotExecuted(_) => Status::FailedRetryable,
+                Verdict::StillUnknown(..) => Status::Unknown,
+            };
+            assert_eq!(record.state.status(), expected, "{name}");
+            assert_eq!(*told, before[name].1 + 1, "{name}");
+        }
+        forget_all(&f, &ids).await;
+    }
+}
+
+/// Makes room for the same keys again.
+async fn forget_all<S: Subject>(f: &Fixture<S>, ids: &BTreeMap<&'static str, OperationId>) {
+    for id in ids.values() {
+        if let Some(record) = f.find(*id).await {
+            f.complete(record.fence(), completion("over")).await;
+        }
+    }
+    f.clock.advance(WINDOWS.replay);
+    f.expire(MAX_BATCH).await;
+    f.clock.advance(WINDOWS.tombstone.expect("a tombstone"));
+    f.purge(MAX_BATCH).await;
+    for id in ids.values() {
+        assert_eq!(f.find(*id).await, None);
+    }
+}
+
+/// `dead_letter`: `unknown` → the same with `dead_lettered_at`, removed from polling.
+pub async fn dead_letter_sets_aside_only_what_is_unknown<S: Subject>(f: Fixture<S>) {
+    let ids = every_state(&f).await;
+    let before = world(&f, &ids).await;
+    for (name, (record, _)) in &before {
+        let answer = f.dead_letter(record.fence(), "tries_used_up".into()).await;
+        let expected = match &record.state {
+            State::Unknown(_) => Resolution::Applied,
+            State::InProgress(_)
+            | State::Completed(_)
+            | State::FailedRetryable { .. }
+            | State::Expired { .. } => refused_by(record),
+        };
+        assert_eq!(answer, expected, "{name}");
+    }
+    let after = world(&f, &ids).await;
+    assert_eq!(changed(&before, &after), ["due", "waiting"]);
+    for name in ["due", "waiting"] {
+        let state = unresolved(&after[name].0);
+        assert_eq!(state.dead_lettered_at, Some(f.now()), "{name}");
+    }
+    f.clock.advance(Duration::from_hours(24 * 365));
+    assert!(f.claim_due(MAX_BATCH).await.is_empty());
+}
+
+/// `expire`: `completed` and `failed_retryable`, window over → a tombstone.
+pub async fn expire_buries_only_what_is_over<S: Subject>(f: Fixture<S>) {
+    let ids = every_state(&f).await;
+    let before = world(&f, &ids).await;
+    assert_eq!(f.expire(MAX_BATCH).await, 2);
+    let after = world(&f, &ids).await;
+    assert_eq!(changed(&before, &after), ["over", "released"]);
+    let purge_at = f
+        .now()
+        .saturating_add(WINDOWS.tombstone.expect("a tombstone"));
+    for name in ["over", "released"] {
+        assert_eq!(after[name].0.state, State::Expired { purge_at }, "{name}");
+    }
+}
+
+/// `drop_body`: `completed`, body's time over → the same without it; a replay then has no body
+/// and names what was created.
+pub async fn drop_bodies_takes_only_bodies_that_are_over<S: Subject>(f: Fixture<S>) {
+    let ids = every_state(&f).await;
+    let before = world(&f, &ids).await;
+    assert_eq!(f.drop_bodies(MAX_BATCH).await, 1);
+    let after = world(&f, &ids).await;
+    assert_eq!(changed(&before, &after), ["body over"]);
+    let replay = f.replay(again(&request("body over"))).await;
+    assert_eq!(replay.response.body, None);
+    assert_eq!(replay.response.headers, completion("").response.headers);
+    assert_eq!(replay.resource, completion("").resource);
+}
+
+/// `purge`: a tombstone past its own retention → gone.
+pub async fn purge_removes_only_tombstones_that_are_over<S: Subject>(f: Fixture<S>) {
+    let ids = every_state(&f).await;
+    let before = world(&f, &ids).await;
+    assert_eq!(f.purge(MAX_BATCH).await, 1);
+    let after = world(&f, &ids).await;
+    assert_eq!(changed(&before, &after), ["tombstone"]);
+    assert!(!after.contains_key("tombstone"));
+}
+
+/// A late owner completes while a reconciler resolves: exactly one applies, the record is that
+/// one's, and its history says whose.
+pub async fn a_late_owner_against_a_reconciler<S: Subject>(f: Fixture<S>) {
+    for round in 0..f.scale.rounds * 2 {
+        let first = request(&format!("k{round}"));
+        let grant = f.lost(first.clone()).await;
+        let said: Resolve = if round % 2 == 0 {
+            verdict(grant.fence, Verdict::Completed(completion("found")))
+        } else {
+            not_executed(grant.fence)
+        };
+        let applied = together(&f.store, vec![true, false], move |store, owner| {
+            let said = said.clone();
+            async move {
+                if owner {
+                    let held = store.complete(grant.fence, completion("late")).await;
+                    held.expect("complete") == Held::Applied
+                } else {
+                    let answer = store.resolve(said).await;
+                    answer.expect("resolve") == Resolution::Applied
+                }
+            }
+        })
+        .await;
+        assert_eq!(applied[0], !applied[1], "owner and reconciler: {applied:?}");
+        let record = f.record(first.id).await;
+        let by_owner = record.resolved_by.is_none();
+        assert_eq!(by_owner, applied[0]);
+        let told = f.store.history(first.id).await.expect("history");
+        assert_eq!(semel_core::history::verify(&record, &told), Ok(()));
+        let late = told
+            .iter()
+            .any(|entry| entry.note.what == semel_core::history::What::CompletedLate);
+        assert_eq!(late, by_owner, "{told:?}");
+        if let Status::Completed = record.state.status() {
+            let body = if by_owner { "late" } else { "found" };
+            let replay = f.replay(again(&first)).await;
+            assert_eq!(replay.response, completion(body).response);
+        }
+    }
+    f.clock.advance(TICK);
+    assert!(f.claim_due(MAX_BATCH).await.is_empty());
+}

@@ -1,0 +1,100 @@
+//! Every call of a store, with the fault that is planned for it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use semel_core::history::Entry;
+use semel_core::inbox::{Handling, Message, Parked, Receipt};
+use semel_core::store::{Epoch, Hearing, Page, Query, Result, Standing, Which};
+use semel_core::{
+    Backoff, By, Clock, Code, Completion, Decision, Fence, Held, Identity, Inbox, Inspect,
+    Maintain, OperationId, Record, RecoveryPoint, Reserve, Resolution, Resolve, Resource, Store,
+};
+
+use super::{Faulty, Verb};
+
+macro_rules! faulty_calls {
+    ($($verb:ident: $name:ident($($arg:ident: $kind:ty),*) -> $answer:ty;)*) => {
+        $(async fn $name(&self, $($arg: $kind),*) -> Result<$answer> {
+            self.call(Verb::$verb, |inner| async move { inner.$name($($arg),*).await }).await
+        })*
+    };
+}
+
+impl<S: Store> Store for Faulty<S> {
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
+    }
+
+    fn epoch(&self) -> Option<Epoch> {
+        self.inner.epoch()
+    }
+
+    async fn watch(&self, fence: Fence) -> Option<Hearing> {
+        self.inner.watch(fence).await
+    }
+
+    faulty_calls! {
+        Reserve: reserve(request: Reserve) -> Decision;
+        Complete: complete(fence: Fence, completion: Completion) -> Held;
+        Release: release(fence: Fence, code: Code) -> Held;
+        Evict: evict(fence: Fence, code: Code) -> Held;
+        MarkUnknown: mark_unknown(fence: Fence, code: Code, resource: Option<Resource>) -> Held;
+        Heartbeat: heartbeat(fence: Fence, lease: Duration) -> Held;
+        Advance: advance(fence: Fence, point: RecoveryPoint) -> Held;
+    }
+}
+
+impl<S: Maintain> Maintain for Faulty<S> {
+    faulty_calls! {
+        Sweep: sweep(limit: usize) -> Vec<Fence>;
+        Resolve: resolve(verdict: Resolve) -> Resolution;
+        DeadLetter: dead_letter(fence: Fence, code: Code) -> Resolution;
+        Expire: expire(limit: usize) -> usize;
+        DropBodies: drop_bodies(limit: usize) -> usize;
+        Purge: purge(limit: usize) -> usize;
+        Erase: erase(id: OperationId, by: By) -> bool;
+        ClaimDue: claim_due(which: Which, backoff: Backoff, limit: usize) -> Vec<Record>;
+    }
+}
+
+impl<S: Inspect> Inspect for Faulty<S> {
+    faulty_calls! {
+        Find: find(id: OperationId) -> Option<Record>;
+        List: list(query: Query) -> Page;
+        History: history(id: OperationId) -> Vec<Entry>;
+        Standing: standing() -> Vec<Standing>;
+    }
+
+    async fn find_identity(&self, identity: &Identity) -> Result<Option<Record>> {
+        let identity = identity.clone();
+        self.call(Verb::FindIdentity, |inner| async move {
+            inner.find_identity(&identity).await
+        })
+        .await
+    }
+
+    async fn find_resource(&self, resource_id: &str) -> Result<Option<Record>> {
+        let resource_id = resource_id.to_owned();
+        self.call(Verb::FindResource, |inner| async move {
+            inner.find_resource(&resource_id).await
+        })
+        .await
+    }
+}
+
+impl<S: Inbox> Inbox for Faulty<S> {
+    faulty_calls! {
+        Receive: receive(message: Message, handling: Handling) -> Receipt;
+        ClaimParked: claim_parked(backoff: Backoff, limit: usize) -> Vec<Parked>;
+        Forget: forget(limit: usize) -> usize;
+    }
+
+    async fn settle(&self, source: &str, id: &str) -> Result<()> {
+        let (source, id) = (source.to_owned(), id.to_owned());
+        self.call(Verb::Settle, |inner| async move {
+            inner.settle(&source, &id).await
+        })
+        .await
+    }
+}

@@ -1,0 +1,67 @@
+//! What a store says of its records together: who created what, and how they stand.
+
+use std::collections::BTreeMap;
+
+use semel_core::State;
+use semel_core::store::{Standing, Tally};
+
+use super::Twin;
+use crate::conformance::Subject;
+
+impl<S: Subject> Twin<S> {
+    /// Every resource leads to the newest record that names it.
+    pub(super) async fn verify_resources(&self) {
+        let mut creators = BTreeMap::new();
+        for record in self.records.values() {
+            if let Some(resource) = &record.resource {
+                // The records come by age, so the newest is what stays.
+                creators.insert(resource.id.clone(), record);
+            }
+        }
+        for (resource, creator) in creators {
+            let found = self.fixture.store.find_resource(&resource).await;
+            assert_eq!(
+                found.expect("find_resource").as_ref(),
+                Some(creator),
+                "the store (left) and the state machine (right) differ on who created {resource}"
+            );
+        }
+    }
+
+    /// What is unfinished is counted by command.
+    pub(super) async fn verify_standing(&self) {
+        let mut expected = BTreeMap::<&str, Standing>::new();
+        for record in self.records.values() {
+            let operation = record.identity.operation();
+            let unresolved = match &record.state {
+                State::InProgress(_) => None,
+                State::Unknown(unresolved) => Some(unresolved),
+                State::Completed(_) | State::FailedRetryable { .. } | State::Expired { .. } => {
+                    continue;
+                }
+            };
+            let standing = expected.entry(operation).or_insert_with(|| Standing {
+                operation: operation.into(),
+                in_progress: Tally::default(),
+                unknown: Tally::default(),
+                dead_lettered: Tally::default(),
+            });
+            match unresolved {
+                None => standing.in_progress.add(record.created_at),
+                Some(unresolved) => {
+                    standing.unknown.add(record.created_at);
+                    if unresolved.dead_lettered_at.is_some() {
+                        standing.dead_lettered.add(record.created_at);
+                    }
+                }
+            }
+        }
+        let mut found = self.fixture.store.standing().await.expect("standing");
+        found.sort_by(|a, b| a.operation.cmp(&b.operation));
+        assert_eq!(
+            found,
+            expected.into_values().collect::<Vec<_>>(),
+            "the store (left) and the state machine (right) count differently"
+        );
+    }
+}
