@@ -20,7 +20,10 @@ pub(crate) struct Statements {
 
 /// The store's own schema and statements: what remains is what the store adds to SQLite.
 pub(crate) const OWN: Statements = Statements {
-    schema: include_str!("../../crates/semel-sqlite/migrations/0001_operations.sql"),
+    schema: concat!(
+        include_str!("../../crates/semel-sqlite/migrations/0001_operations.sql"),
+        include_str!("../../crates/semel-sqlite/migrations/0002_history_and_inbox.sql"),
+    ),
     reserve: include_str!("../../crates/semel-sqlite/queries/reserve.sql"),
     complete: include_str!("../../crates/semel-sqlite/queries/complete.sql"),
 };
@@ -112,17 +115,9 @@ impl BareSqlite {
                     complete.raw_execute()?
                 } else {
                     let none = None::<&str>;
-                    complete.execute(params![
-                        name,
-                        1,
-                        201,
-                        &headers[..],
-                        BODY,
-                        0,
-                        none,
-                        none,
-                        now()
-                    ])?
+                    let said = params![name, 1, 201, &headers[..], BODY, 0, none, none, now()];
+                    // It says whether it was late, so it is a query.
+                    complete.query_row(said, |_| Ok(1))?
                 };
                 ensure!(changed == 1, "a completion found no row");
             }

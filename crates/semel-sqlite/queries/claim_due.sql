@@ -12,5 +12,6 @@ WHERE status = 'unknown' -- guard: only what is unknown is reconciled
   AND dead_lettered_at IS NULL -- guard: what waits for a person is not polled
   AND reconcile_after <= ?1 -- guard: due
   AND (?2 IS NULL OR operation = ?2) -- guard: the worker's own operation
+  AND operation NOT IN (SELECT value FROM json_each(?4)) -- guard: other workers' operations
 ORDER BY reconcile_after
 LIMIT ?3

@@ -13,7 +13,7 @@ use crate::queries::Queries;
 use crate::{Options, Sqlite};
 
 /// Fewer would mean that the marks are no longer found.
-const GUARDS_AT_LEAST: usize = 53;
+const GUARDS_AT_LEAST: usize = 68;
 
 /// A store with these statements.
 struct Altered {

@@ -3,14 +3,15 @@
 
 use std::time::Duration;
 
-use rusqlite::{Statement, params};
+use rusqlite::{OptionalExtension as _, Statement, params};
+use semel_core::history::{EXECUTOR, Note, What};
 use semel_core::transition::{self, Completion, Fenced, Held};
-use semel_core::{Code, Fence, RecoveryPoint, Resource, Timestamp, headers};
+use semel_core::{Code, Event, Fence, RecoveryPoint, Resource, Timestamp, headers};
 
 use crate::error::Failure;
 use crate::queries::Statements;
-use crate::row;
 use crate::writer::Command;
+use crate::{history, row};
 
 /// How it ended.
 pub(crate) struct Complete(pub(crate) Fence, pub(crate) Completion);
@@ -19,26 +20,59 @@ impl Command for Complete {
     type Answer = Held;
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Held, Failure> {
+        let (held, refused) = self.attempt(sql, now)?;
+        if let Some(note) = refused {
+            history::append(sql, self.0.id, note)?;
+        }
+        Ok(held)
+    }
+}
+
+impl Complete {
+    /// Does it. What is to be told of a refusal is left to the caller, who may have to take back
+    /// other things first.
+    pub(crate) fn attempt(
+        &self,
+        sql: &mut Statements<'_>,
+        now: Timestamp,
+    ) -> Result<(Held, Option<Note>), Failure> {
         let Self(fence, Completion { response, resource }) = self;
-        let changed = sql.complete.execute(params![
-            fence.id.as_bytes(),
-            fence.attempt,
-            response.status,
-            &headers::encode(&response.headers)[..],
-            response.body.as_deref(),
-            response.schema_version,
-            resource.as_ref().map(|Resource { kind, .. }| kind),
-            resource.as_ref().map(|Resource { id, .. }| id),
-            now.as_micros(),
-        ])?;
-        if changed == 1 {
-            return Ok(Held::Applied);
+        let was_unknown = sql
+            .complete
+            .query_row(
+                params![
+                    fence.id.as_bytes(),
+                    fence.attempt,
+                    response.status,
+                    &headers::encode(&response.headers)[..],
+                    response.body.as_deref(),
+                    response.schema_version,
+                    resource.as_ref().map(|Resource { kind, .. }| kind),
+                    resource.as_ref().map(|Resource { id, .. }| id),
+                    now.as_micros(),
+                ],
+                |row| row.get::<_, bool>(0),
+            )
+            .optional()?;
+        match was_unknown {
+            Some(false) => return Ok((Held::Applied, None)),
+            Some(true) => {
+                let late = history::line(*fence, What::CompletedLate, EXECUTOR, None, now);
+                history::append(sql, fence.id, late)?;
+                return Ok((Held::Applied, None));
+            }
+            None => {}
         }
         // The same write again, or a write that comes too late: the pure function knows.
         let record = row::find(&mut sql.find, &fence.id.as_bytes())?;
+        let event = Event::Complete(*fence, self.1.clone());
+        let refused = record
+            .as_ref()
+            .and_then(|record| semel_core::history::fenced(record, &event, now));
         match transition::complete(record, *fence, self.1.clone(), now).answer {
             Held::Applied => Err(one_rule_only(*fence)),
-            held @ (Held::Repeated | Held::Fenced(_)) => Ok(held),
+            Held::Repeated => Ok((Held::Repeated, None)),
+            held @ Held::Fenced(_) => Ok((held, refused)),
         }
     }
 }
@@ -51,8 +85,8 @@ impl Command for Release {
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Held, Failure> {
         let Self(fence, code) = self;
-        let changed = with_reason(&mut sql.release, *fence, code, now)?;
-        held(changed, sql, *fence)
+        let refused = || Event::Release(*fence, code.clone());
+        hand_back(sql, *fence, code, refused, now)
     }
 }
 
@@ -72,20 +106,38 @@ impl Command for Evict {
             return Ok(Held::Applied);
         }
         // What a later attempt cannot make forgotten, it hands back.
-        Release(*fence, code.clone()).perform(sql, now)
+        let refused = || Event::Evict(*fence, code.clone());
+        hand_back(sql, *fence, code, refused, now)
     }
 }
 
-/// It may have happened.
-pub(crate) struct MarkUnknown(pub(crate) Fence, pub(crate) Code);
+/// It may have happened, and may have created this.
+pub(crate) struct MarkUnknown(
+    pub(crate) Fence,
+    pub(crate) Code,
+    pub(crate) Option<Resource>,
+);
 
 impl Command for MarkUnknown {
     type Answer = Held;
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Held, Failure> {
-        let Self(fence, code) = self;
-        let changed = with_reason(&mut sql.mark_unknown, *fence, code, now)?;
-        held(changed, sql, *fence)
+        let Self(fence, code, resource) = self;
+        let changed = sql.mark_unknown.execute(params![
+            fence.id.as_bytes(),
+            fence.attempt,
+            code.as_str(),
+            now.as_micros(),
+            resource.as_ref().map(|Resource { kind, .. }| kind),
+            resource.as_ref().map(|Resource { id, .. }| id),
+        ])?;
+        if changed == 1 {
+            let lost = history::line(*fence, What::Unknown, EXECUTOR, Some(code.clone()), now);
+            history::append(sql, fence.id, lost)?;
+            return Ok(Held::Applied);
+        }
+        let refused = Event::MarkUnknown(*fence, code.clone(), resource.clone());
+        fenced(sql, *fence, &refused, now)
     }
 }
 
@@ -103,7 +155,10 @@ impl Command for Heartbeat {
             now.saturating_add(*lease).as_micros(),
             now.as_micros()
         ])?;
-        held(changed, sql, *fence)
+        if changed == 1 {
+            return Ok(Held::Applied);
+        }
+        fenced(sql, *fence, &Event::Heartbeat(*fence, *lease), now)
     }
 }
 
@@ -122,7 +177,10 @@ impl Command for Advance {
             &data[..],
             now.as_micros()
         ])?;
-        held(changed, sql, *fence)
+        if changed == 1 {
+            return Ok(Held::Applied);
+        }
+        fenced(sql, *fence, &Event::Advance(*fence, self.1.clone()), now)
     }
 }
 
@@ -141,12 +199,31 @@ pub(crate) fn with_reason(
     ])?)
 }
 
-/// What a holder is told when `changed` rows had its fence.
-fn held(changed: usize, sql: &mut Statements<'_>, fence: Fence) -> Result<Held, Failure> {
-    if changed == 1 {
+/// Frees a record for another attempt.
+fn hand_back(
+    sql: &mut Statements<'_>,
+    fence: Fence,
+    code: &Code,
+    refused: impl FnOnce() -> Event,
+    now: Timestamp,
+) -> Result<Held, Failure> {
+    if with_reason(&mut sql.release, fence, code, now)? == 1 {
+        let released = history::line(fence, What::Released, EXECUTOR, Some(code.clone()), now);
+        history::append(sql, fence.id, released)?;
         return Ok(Held::Applied);
     }
+    fenced(sql, fence, &refused(), now)
+}
+
+/// What a holder is told whose fence no row had.
+fn fenced(
+    sql: &mut Statements<'_>,
+    fence: Fence,
+    event: &Event,
+    now: Timestamp,
+) -> Result<Held, Failure> {
     let record = row::find(&mut sql.find, &fence.id.as_bytes())?;
+    history::refuse(sql, record.as_ref(), event, now)?;
     Ok(Held::Fenced(Fenced::by(record.as_ref())))
 }
 

@@ -1,15 +1,18 @@
 //! What happens out of band, in bounded batches.
 
 use rusqlite::{Statement, params};
-use semel_core::store::MAX_BATCH;
-use semel_core::transition::{self, Completion, Resolution, Resolve, Verdict};
-use semel_core::{Backoff, Code, Fence, OperationId, Record, Resource, State, Timestamp, headers};
+use semel_core::history::{SWEEPER, WORKER, What};
+use semel_core::store::{MAX_BATCH, Which};
+use semel_core::transition::{self, Answer, Completion, Resolution, Resolve, Transition, Verdict};
+use semel_core::{
+    Backoff, By, Code, Event, Fence, OperationId, Record, Resource, State, Timestamp, headers,
+};
 
 use crate::error::Failure;
 use crate::holder::{one_rule_only, with_reason};
 use crate::queries::Statements;
-use crate::row;
 use crate::writer::Command;
+use crate::{history, row};
 
 /// Leases that are over become unknowns.
 pub(crate) struct Sweep(pub(crate) usize);
@@ -18,10 +21,17 @@ impl Command for Sweep {
     type Answer = Vec<Fence>;
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Vec<Fence>, Failure> {
-        let mut rows = sql.sweep.query([now.as_micros(), bounded(self.0)])?;
         let mut swept = Vec::new();
-        while let Some(row) = rows.next()? {
-            swept.push(row::fence(row)?);
+        {
+            let mut rows = sql.sweep.query([now.as_micros(), bounded(self.0)])?;
+            while let Some(row) = rows.next()? {
+                swept.push(row::fence(row)?);
+            }
+        }
+        for fence in &swept {
+            let code = Some(Code::LEASE_EXPIRED);
+            let lost = history::line(*fence, What::Unknown, SWEEPER, code, now);
+            history::append(sql, fence.id, lost)?;
         }
         Ok(swept)
     }
@@ -29,7 +39,7 @@ impl Command for Sweep {
 
 /// Due unknowns are handed to one worker.
 pub(crate) struct ClaimDue {
-    pub(crate) operation: Option<Box<str>>,
+    pub(crate) which: Which,
     pub(crate) backoff: Backoff,
     pub(crate) limit: usize,
 }
@@ -39,15 +49,20 @@ impl Command for ClaimDue {
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Vec<Record>, Failure> {
         let Self {
-            operation,
+            which,
             backoff,
             limit,
         } = self;
+        let (only, all_but) = match which {
+            Which::All => (None, None),
+            Which::Only(operation) => (Some(operation), None),
+            Which::AllBut(others) => (None, Some(array(others))),
+        };
         let mut claimed = Vec::new();
         {
             let mut rows =
                 sql.claim_due
-                    .query(params![now.as_micros(), operation, bounded(*limit)])?;
+                    .query(params![now.as_micros(), only, bounded(*limit), all_but])?;
             while let Some(row) = rows.next()? {
                 claimed.push(row::record(row)?);
             }
@@ -91,7 +106,12 @@ impl Command for Judge {
     type Answer = Resolution;
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Resolution, Failure> {
-        let Self(Resolve { fence, verdict, by }) = self;
+        let Self(Resolve {
+            fence, verdict, by, ..
+        }) = self;
+        let before = row::find(&mut sql.find, &fence.id.as_bytes())?;
+        let event = Event::Resolve(self.0.clone());
+        let after = transition::apply(before.clone(), event.clone(), now);
         let (id, attempt, now_micros) = (fence.id.as_bytes(), fence.attempt, now.as_micros());
         let changed = match verdict {
             Verdict::Completed(Completion { response, resource }) => {
@@ -105,7 +125,7 @@ impl Command for Judge {
                     resource.as_ref().map(|Resource { kind, .. }| kind),
                     resource.as_ref().map(|Resource { id, .. }| id),
                     now_micros,
-                    by,
+                    by.who,
                 ])?
             }
             Verdict::NotExecuted(code) => sql.resolve_not_executed.execute(params![
@@ -113,7 +133,7 @@ impl Command for Judge {
                 attempt,
                 code.as_str(),
                 now_micros,
-                by
+                by.who
             ])?,
             Verdict::StillUnknown(code, reconcile_after) => {
                 sql.resolve_still_unknown.execute(params![
@@ -125,13 +145,17 @@ impl Command for Judge {
                 ])?
             }
         };
-        if changed == 1 {
-            return Ok(Resolution::Applied);
-        }
-        let record = row::find(&mut sql.find, &id)?;
-        match transition::resolve(record, self.0.clone(), now).answer {
-            Resolution::Applied => Err(one_rule_only(*fence)),
-            refused @ Resolution::Fenced(_) => Ok(refused),
+        // The statement and the pure function must agree, or nobody may build on either.
+        match (changed, &after.answer) {
+            (1, Answer::Resolution(Resolution::Applied)) => {
+                history::tell(sql, before.as_ref(), &event, &after, now)?;
+                Ok(Resolution::Applied)
+            }
+            (0, Answer::Resolution(refused @ Resolution::Fenced(_))) => Ok(*refused),
+            (
+                _,
+                Answer::Resolution(_) | Answer::Decision(_) | Answer::Held(_) | Answer::Applied(_),
+            ) => Err(one_rule_only(*fence)),
         }
     }
 }
@@ -146,6 +170,9 @@ impl Command for DeadLetter {
         let Self(fence, code) = self;
         let changed = with_reason(&mut sql.dead_letter, *fence, code, now)?;
         if changed == 1 {
+            let code = Some(code.clone());
+            let set_aside = history::line(*fence, What::DeadLettered, WORKER, code, now);
+            history::append(sql, fence.id, set_aside)?;
             return Ok(Resolution::Applied);
         }
         // Set aside before, or not this attempt's to set aside.
@@ -191,24 +218,43 @@ impl Command for Purge {
     }
 }
 
-/// A person's data is removed.
-pub(crate) struct Erase(pub(crate) OperationId);
+/// A person's data is removed, by somebody.
+pub(crate) struct Erase(pub(crate) OperationId, pub(crate) By);
 
 impl Command for Erase {
     type Answer = bool;
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<bool, Failure> {
-        Ok(sql
-            .erase
-            .execute(params![self.0.as_bytes(), now.as_micros()])?
-            == 1)
+        let Self(id, by) = self;
+        let changed = sql.erase.execute(params![id.as_bytes(), now.as_micros()])?;
+        if changed == 0 {
+            return Ok(false);
+        }
+        sql.history_erase.execute([id.as_bytes()])?;
+        let event = Event::Erase(by.clone());
+        let after = Transition {
+            record: row::find(&mut sql.find, &id.as_bytes())?,
+            answer: Answer::Applied(true),
+        };
+        history::tell(sql, None, &event, &after, now)?;
+        Ok(true)
     }
 }
 
-fn batch(statement: &mut Statement<'_>, limit: usize, now: Timestamp) -> Result<usize, Failure> {
+/// Text that `json_each` reads as these.
+fn array(all: &[Box<str>]) -> String {
+    let all: serde_json::Value = all.iter().map(|one| &**one).collect();
+    all.to_string()
+}
+
+pub(crate) fn batch(
+    statement: &mut Statement<'_>,
+    limit: usize,
+    now: Timestamp,
+) -> Result<usize, Failure> {
     Ok(statement.execute([now.as_micros(), bounded(limit)])?)
 }
 
-fn bounded(limit: usize) -> i64 {
+pub(crate) fn bounded(limit: usize) -> i64 {
     i64::try_from(limit.min(MAX_BATCH)).unwrap_or(i64::MAX)
 }

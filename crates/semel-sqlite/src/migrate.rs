@@ -6,7 +6,10 @@ use crate::Options;
 use crate::error::Error;
 
 /// Every step there is. A step that was published is never changed: another follows it.
-const MIGRATIONS: [(i64, &str); 1] = [(1, include_str!("../migrations/0001_operations.sql"))];
+const MIGRATIONS: [(i64, &str); 2] = [
+    (1, include_str!("../migrations/0001_operations.sql")),
+    (2, include_str!("../migrations/0002_history_and_inbox.sql")),
+];
 
 /// The table that remembers the steps.
 const BOOKKEEPING: &str = include_str!("../migrations/0000_migrations.sql");

@@ -195,7 +195,7 @@ mod tests {
         queue.close();
         assert_eq!(queue.push(2), Err(Refused::Closed));
         assert_eq!(taken(&queue, 9), [1]);
-        assert_eq!(taken(&queue, 9), []);
+        assert!(taken(&queue, 9).is_empty());
     }
 
     #[test]

@@ -116,6 +116,17 @@ impl Lookup for FindIdentity {
     }
 }
 
+/// The newest record of an operation that created a resource, or was about to.
+pub(crate) struct FindResource(pub(crate) Box<str>);
+
+impl Lookup for FindResource {
+    type Answer = Option<Record>;
+
+    fn perform(self, sql: &mut Statements<'_>) -> std::result::Result<Option<Record>, Failure> {
+        row::find(&mut sql.find_resource, &self.0)
+    }
+}
+
 /// Sorts after every id: the longest there could be, and one byte more.
 const AFTER_ALL_IDS: [u8; 17] = [0xff; 17];
 
@@ -132,7 +143,15 @@ impl Lookup for List {
             Some(id) => id.as_bytes(),
             None => &AFTER_ALL_IDS,
         };
-        let mut rows = sql.list.query(rusqlite::params![
+        // Only what is unknown waits for a person.
+        let only_unknowns =
+            query.status == Some(Status::Unknown) || query.dead_lettered == Some(true);
+        let list = if only_unknowns {
+            &mut sql.list_unknown
+        } else {
+            &mut sql.list
+        };
+        let mut rows = list.query(rusqlite::params![
             before,
             query.status.map(Status::as_str),
             query.tenant,

@@ -7,14 +7,17 @@
 use std::sync::Arc;
 
 use rusqlite::{Statement, params};
+use semel_core::history::{CLIENT, What};
 use semel_core::identity::IdentityHash;
 use semel_core::transition::{self, Decision, Grant};
-use semel_core::{Fence, Fingerprint, Identity, OnExpired, Record, Reserve, Stale, Timestamp};
+use semel_core::{
+    Code, Fence, Fingerprint, Identity, OnExpired, Record, Reserve, Stale, Timestamp,
+};
 
 use crate::error::Failure;
 use crate::queries::Statements;
-use crate::row;
 use crate::writer::Command;
+use crate::{history, row};
 
 /// Asks to execute.
 pub(crate) struct Reservation {
@@ -30,9 +33,9 @@ impl Command for Reservation {
             return Ok(Decision::Execute(grant));
         }
         // The key is taken. From here on the row is known to be this identity's own.
-        self.record(sql)?;
+        let fence = self.record(sql)?.fence();
         for fingerprint in self.request.fingerprints.iter() {
-            if let Some(decision) = self.take_over(sql, fingerprint, now)? {
+            if let Some(decision) = self.take_over(sql, fence, fingerprint, now)? {
                 return Ok(decision);
             }
         }
@@ -80,24 +83,32 @@ impl Reservation {
         }))
     }
 
-    /// What a retry may take over from a record with this fingerprint, if anything.
+    /// What a retry may take over from a record with this fingerprint, if anything. The record
+    /// is at `fence`.
     fn take_over(
         &self,
         sql: &mut Statements<'_>,
+        fence: Fence,
         fingerprint: Fingerprint,
         now: Timestamp,
     ) -> Result<Option<Decision>, Failure> {
         if let Some(grant) = self.grant(&mut sql.reserve_again, fingerprint, now)? {
+            let again = history::line(grant.fence, What::Reattempted, CLIENT, None, now);
+            history::append(sql, grant.fence.id, again)?;
             return Ok(Some(Decision::Execute(grant)));
         }
         let policy = &self.request.policy;
         if policy.stale == Stale::Resume && policy.recovery_points {
             let resumed = self.grant(&mut sql.reserve_resume, fingerprint, now)?;
             if let Some(grant) = resumed {
+                let on = history::line(grant.fence, What::Resumed, CLIENT, None, now);
+                history::append(sql, grant.fence.id, on)?;
                 return Ok(Some(Decision::Resume(grant)));
             }
-        } else {
-            self.change(&mut sql.reserve_lose, fingerprint, now)?;
+        } else if self.change(&mut sql.reserve_lose, fingerprint, now)? == 1 {
+            let code = Some(Code::LEASE_EXPIRED);
+            let lost = history::line(fence, What::Unknown, CLIENT, code, now);
+            history::append(sql, fence.id, lost)?;
         }
         let forgotten = policy.on_expired == OnExpired::Execute
             && self.change(&mut sql.reserve_forget, fingerprint, now)? == 1;

@@ -5,24 +5,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use semel_core::history::Entry;
 use semel_core::identity::IdentityHash;
-use semel_core::store::{Epoch, Page, Query, Result};
+use semel_core::store::{Epoch, Page, Query, Result, Standing, Which};
 use semel_core::transition::{Completion, Decision, Held, Reserve, Resolution, Resolve};
 use semel_core::{
-    Backoff, Clock, Code, Fence, Identity, Inspect, Maintain, OperationId, Record, RecoveryPoint,
-    Store,
+    Backoff, By, Clock, Code, Fence, Identity, Inspect, Maintain, OperationId, Record,
+    RecoveryPoint, Resource, Store,
 };
 use tokio::sync::oneshot;
 
 use crate::checkpoint::Checkpoints;
 use crate::error::Error;
+use crate::history::History;
 use crate::holder::{Advance, Complete, Evict, Heartbeat, MarkUnknown, Release};
 use crate::inline::Inline;
 use crate::maintenance::{ClaimDue, DeadLetter, DropBodies, Erase, Expire, Judge, Purge, Sweep};
 use crate::queue::{Queue, Refused};
-use crate::reader::{Find, FindIdentity, List, Look, Lookup, Peek};
+use crate::reader::{Find, FindIdentity, FindResource, List, Look, Lookup, Peek};
 use crate::recent::Recent;
 use crate::reserve::Reservation;
+use crate::standing::Stand;
 use crate::writer::{Call, Command, unsettled};
 use crate::{Options, Sqlite, connection, reader, writer};
 
@@ -133,7 +136,7 @@ impl Inner {
     }
 
     /// Has the writer do something; the answer comes when it is on the disk.
-    async fn write<C: Command>(&self, command: C) -> Result<C::Answer> {
+    pub(crate) async fn write<C: Command>(&self, command: C) -> Result<C::Answer> {
         let (call, answer) = writer::call(command);
         self.writes.push(call).map_err(refused)?;
         answer.await.unwrap_or_else(|_| Err(unsettled()))
@@ -261,8 +264,13 @@ impl Store for Sqlite {
         self.inner.write(Evict(fence, code)).await
     }
 
-    async fn mark_unknown(&self, fence: Fence, code: Code) -> Result<Held> {
-        self.inner.write(MarkUnknown(fence, code)).await
+    async fn mark_unknown(
+        &self,
+        fence: Fence,
+        code: Code,
+        resource: Option<Resource>,
+    ) -> Result<Held> {
+        self.inner.write(MarkUnknown(fence, code, resource)).await
     }
 
     async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {
@@ -279,20 +287,13 @@ impl Maintain for Sqlite {
         self.inner.write(Sweep(limit)).await
     }
 
-    async fn claim_due(
-        &self,
-        operation: Option<&str>,
-        backoff: Backoff,
-        limit: usize,
-    ) -> Result<Vec<Record>> {
-        let operation = operation.map(Into::into);
-        self.inner
-            .write(ClaimDue {
-                operation,
-                backoff,
-                limit,
-            })
-            .await
+    async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {
+        let claim = ClaimDue {
+            which,
+            backoff,
+            limit,
+        };
+        self.inner.write(claim).await
     }
 
     async fn resolve(&self, verdict: Resolve) -> Result<Resolution> {
@@ -315,8 +316,8 @@ impl Maintain for Sqlite {
         self.inner.write(Purge(limit)).await
     }
 
-    async fn erase(&self, id: OperationId) -> Result<bool> {
-        let erased = self.inner.write(Erase(id)).await;
+    async fn erase(&self, id: OperationId, by: By) -> Result<bool> {
+        let erased = self.inner.write(Erase(id, by)).await;
         // Counted even where it failed: it may have been written all the same.
         self.inner.erasures.fetch_add(1, Ordering::SeqCst);
         erased
@@ -333,6 +334,19 @@ impl Inspect for Sqlite {
         self.inner
             .look(&self.inner.looks, FindIdentity(hash, identity.clone()))
             .await
+    }
+
+    async fn find_resource(&self, resource_id: &str) -> Result<Option<Record>> {
+        let find = FindResource(resource_id.into());
+        self.inner.look(&self.inner.looks, find).await
+    }
+
+    async fn history(&self, id: OperationId) -> Result<Vec<Entry>> {
+        self.inner.look(&self.inner.looks, History(id)).await
+    }
+
+    async fn standing(&self) -> Result<Vec<Standing>> {
+        self.inner.look(&self.inner.lists, Stand).await
     }
 
     async fn list(&self, query: Query) -> Result<Page> {

@@ -17,12 +17,12 @@ use semel_core::transition::Held;
 use semel_core::{Error, Fence, Response, Timestamp};
 use tokio::sync::oneshot;
 
-use crate::Sqlite;
 use crate::error::Failure;
 use crate::holder::Complete;
 use crate::queries::Statements;
 use crate::store::refused;
-use crate::writer::{Call, Command as _, unsettled};
+use crate::writer::{Call, unsettled};
+use crate::{Sqlite, history};
 
 /// The name in `savepoint.sql`.
 const SAVEPOINT: &str = "semel_work";
@@ -144,11 +144,13 @@ impl Call for Working {
         };
         let completion = run(connection, statements, conclude);
         self.check_open(connection)?;
+        let mut refused = None;
         self.answer = completion.and_then(|completion| {
             let Some(completion) = completion else {
                 return Ok(Finished::RolledBack);
             };
-            let held = Complete(self.fence, completion).perform(sql, now)?;
+            let (held, note) = Complete(self.fence, completion).attempt(sql, now)?;
+            refused = note;
             Ok(Finished::Held(held))
         });
         self.check_open(connection)?;
@@ -156,7 +158,11 @@ impl Call for Working {
             sql.savepoint_rollback.execute([])?;
         }
         sql.savepoint_release.execute([])?;
-        Ok(())
+        // Told after all else was taken back, or it would be taken back as well.
+        match refused {
+            Some(note) => history::append(sql, self.fence.id, note),
+            None => Ok(()),
+        }
     }
 
     fn settle(self: Box<Self>, committed: Result<()>) {

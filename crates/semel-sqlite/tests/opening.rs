@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use semel_core::transition::Decision;
-use semel_core::{Inspect, Store};
+use semel_core::transition::{Decision, Held};
+use semel_core::{Fence, Inspect, Store};
 use semel_sqlite::{Error, Options, Sqlite};
 use support::{completion, granted, request};
 use tempfile::TempDir;
@@ -111,6 +111,45 @@ async fn a_damaged_page_stops_what_needs_it_and_never_grants() {
         let error = answer.expect_err("nothing may be granted from a damaged file");
         assert!(!error.may_have_written(), "{error}");
     }
+}
+
+/// What the second step added, taken away again.
+const BACK_TO_THE_FIRST_STEP: &str = "
+    DROP TRIGGER semel_operations_gone;
+    DROP TABLE semel_history;
+    DROP TABLE semel_inbox;
+    DROP INDEX semel_operations_resource;
+    DROP INDEX semel_operations_unknown;
+    DELETE FROM semel_migrations WHERE version = 2;
+    -- As the first version left an attempt that followed a lost one.
+    UPDATE semel_operations SET attempt = 2, reconcile_after = 1, reconcile_attempts = 3
+    WHERE key = 'under way';
+";
+
+#[tokio::test]
+async fn a_file_of_the_first_version_is_taken_along() {
+    let (_directory, path) = place();
+    let store = Sqlite::open(&path).await.unwrap();
+    let done = granted(&store, "done").await;
+    let end = completion("answer", 10);
+    store.complete(done, end.clone()).await.unwrap();
+    let under_way = Fence {
+        attempt: 2,
+        ..granted(&store, "under way").await
+    };
+    drop(store);
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    connection.execute_batch(BACK_TO_THE_FIRST_STEP).unwrap();
+    drop(connection);
+
+    let store = Sqlite::open(&path).await.unwrap();
+    assert_eq!(
+        store.complete(done, end.clone()).await.unwrap(),
+        Held::Repeated
+    );
+    assert_eq!(store.complete(under_way, end).await.unwrap(), Held::Applied);
+    let told = store.history(under_way.id).await.unwrap();
+    assert_eq!(told, [], "it ended in time");
 }
 
 #[tokio::test]

@@ -1,9 +1,16 @@
 //! The schema refuses what the statements would never write.
+#![allow(
+    clippy::unwrap_used,
+    reason = "test code says what is wrong by panicking"
+)]
 
 mod support;
 
+use std::time::Duration;
+
 use rusqlite::Connection;
-use semel_core::Store;
+use semel_core::inbox::{Handling, Inbox as _, Message};
+use semel_core::{Inspect as _, Store};
 use semel_sqlite::Sqlite;
 use support::{completion, granted};
 
@@ -63,4 +70,86 @@ async fn a_record_that_makes_no_sense_cannot_be_written() {
     }
     // The test itself can write what makes sense.
     assert_eq!(attempt("attempt = 2", "done").unwrap(), 1);
+}
+
+/// An entry of `lost`, and a parked message.
+async fn a_file_with_entries(path: &std::path::Path) -> (Sqlite, semel_core::Fence) {
+    let store = Sqlite::open(path).await.unwrap();
+    let lost = granted(&store, "lost").await;
+    let held = store.mark_unknown(lost, "timeout".into(), None).await;
+    held.unwrap();
+    let message = Message {
+        source: "stripe".into(),
+        id: "evt_1".into(),
+        payload: "{}".into(),
+    };
+    let handling = Handling {
+        look_after: Duration::from_secs(1),
+        remember: Duration::from_hours(1),
+    };
+    store.receive(message, handling).await.unwrap();
+    (store, lost)
+}
+
+#[tokio::test]
+async fn an_entry_or_a_message_that_makes_no_sense_cannot_be_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("semel.db");
+    let (_store, _) = a_file_with_entries(&path).await;
+    let connection = Connection::open(&path).unwrap();
+    let attempt =
+        |table: &str, set: &str| connection.execute(&format!("UPDATE {table} SET {set}"), []);
+    for (table, set) in [
+        ("semel_history", "operation_id = x'00'"),
+        ("semel_history", "seq = 0"),
+        ("semel_history", "attempt = -1"),
+        ("semel_history", "what = 'looked'"),
+        ("semel_history", "actor = NULL"),
+        ("semel_history", "at = 'now'"),
+        ("semel_history", "hash = x'00'"),
+        ("semel_history", "evidence_hash = x'00'"),
+        // What was seen is proven by its hash.
+        ("semel_history", "evidence = x'00'"),
+        ("semel_inbox", "tries = -1"),
+        ("semel_inbox", "forget_at = NULL"),
+        // What is settled is not looked at, and what is not will be.
+        ("semel_inbox", "payload = NULL"),
+        ("semel_inbox", "due_at = NULL"),
+    ] {
+        let error = attempt(table, set).expect_err(set);
+        assert_eq!(
+            error.sqlite_error_code(),
+            Some(rusqlite::ErrorCode::ConstraintViolation),
+            "{set}: {error}"
+        );
+    }
+    // The test itself can write what makes sense.
+    assert_eq!(attempt("semel_history", "seq = 2").unwrap(), 1);
+    assert_eq!(
+        attempt("semel_inbox", "payload = NULL, due_at = NULL").unwrap(),
+        1
+    );
+}
+
+#[tokio::test]
+async fn an_entry_that_was_edited_or_removed_by_hand_shows() {
+    for edit in [
+        "UPDATE semel_history SET actor = 'nobody'",
+        "UPDATE semel_history SET at = at + 1",
+        "UPDATE semel_history SET hash = zeroblob(32)",
+        "DELETE FROM semel_history",
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("semel.db");
+        let (store, lost) = a_file_with_entries(&path).await;
+        let record = store.find(lost.id).await.unwrap().unwrap();
+        let verify = async || {
+            let entries = store.history(lost.id).await.unwrap();
+            semel_core::history::verify(&record, &entries)
+        };
+        assert_eq!(verify().await, Ok(()));
+        let connection = Connection::open(&path).unwrap();
+        connection.execute(edit, []).unwrap();
+        assert!(verify().await.is_err(), "{edit}");
+    }
 }

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 
 use rusqlite::Connection;
 use rusqlite::hooks::{AuthContext, Authorization};
+use semel_core::history::What;
 use semel_core::store::{Result, Source};
 use semel_core::transaction::Finished;
 use semel_core::transition::{Fenced, Held};
@@ -89,6 +90,14 @@ impl World {
         let mut keys = application.prepare("SELECT key FROM payments").unwrap();
         let keys = keys.query_map([], |row| row.get(0)).unwrap();
         keys.map(std::result::Result::unwrap).collect()
+    }
+
+    /// What the history says, which must be whole.
+    async fn told(&self, fence: Fence) -> Vec<What> {
+        let record = self.store.find(fence.id).await.unwrap().unwrap();
+        let entries = self.store.history(fence.id).await.unwrap();
+        assert_eq!(semel_core::history::verify(&record, &entries), Ok(()));
+        entries.iter().map(|entry| entry.note.what).collect()
     }
 
     async fn status(&self, fence: Fence) -> Status {
@@ -208,6 +217,32 @@ async fn who_no_longer_owns_the_record_leaves_no_rows() {
         Finished::Held(Held::Repeated)
     );
     assert_eq!(world.paid(), BTreeSet::from(["a".to_owned()]));
+    // What is told of a refusal is not taken back with the rows.
+    let told = world.told(first).await;
+    let expected = [
+        What::Released,
+        What::Reattempted,
+        What::Fenced,
+        What::Fenced,
+    ];
+    assert_eq!(told, expected);
+}
+
+#[tokio::test]
+async fn work_that_ends_after_its_operation_was_lost_is_told_as_late() {
+    let world = World::new().await;
+    let in_time = granted(&world.store, "in time").await;
+    assert_eq!(
+        finish(world.pay("in time"), in_time).await.unwrap(),
+        APPLIED
+    );
+    assert_eq!(world.told(in_time).await, []);
+    let late = granted(&world.store, "late").await;
+    let lost = world.store.mark_unknown(late, "timeout".into(), None);
+    assert_eq!(lost.await.unwrap(), Held::Applied);
+    assert_eq!(finish(world.pay("late"), late).await.unwrap(), APPLIED);
+    assert_eq!(world.told(late).await, [What::Unknown, What::CompletedLate]);
+    assert_eq!(world.paid().len(), 2);
 }
 
 #[tokio::test]

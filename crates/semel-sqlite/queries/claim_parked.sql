@@ -1,0 +1,7 @@
+-- The messages whose time to be looked at has come, longest due first. Run in the transaction
+-- that schedules the next look at each, so that one worker gets each.
+SELECT source, id, payload, tries, received_at
+FROM semel_inbox
+WHERE due_at <= ?1 -- guard: due, and not settled
+ORDER BY due_at
+LIMIT ?2

@@ -1,0 +1,6 @@
+-- The entry that the next one follows.
+SELECT seq, at, attempt, what, actor, code, reason, evidence, evidence_hash, hash
+FROM semel_history
+WHERE operation_id = ?1
+ORDER BY seq DESC
+LIMIT 1

@@ -1,0 +1,14 @@
+-- As list.sql, where only unknowns can fit: the index of those has them in this order, so that
+-- no page of dead letters has to pass over all that ended well.
+SELECT id, scope, tenant, operation, key, status, attempt, dead_lettered_at, error_code,
+    created_at, updated_at
+FROM semel_operations
+WHERE status = 'unknown'
+  AND id < ?1 -- guard: after the page before
+  AND (?2 IS NULL OR status = ?2) -- guard: filter
+  AND (?3 IS NULL OR tenant = ?3) -- guard: filter
+  AND (?4 IS NULL OR operation = ?4) -- guard: filter
+  AND (?5 IS NULL OR key = ?5) -- guard: filter
+  AND (?6 IS NULL OR (dead_lettered_at IS NOT NULL) = ?6) -- guard: filter
+ORDER BY id DESC
+LIMIT ?7
