@@ -1,5 +1,6 @@
 -- The ends of executions, by their holders. From unknown too: the late owner knows the truth,
--- and as long as the attempt is its own nobody else was let in.
+-- and as long as the attempt is its own nobody else was let in. Only that is told: the others
+-- never had a time to be looked at.
 UPDATE semel.operations
 SET status = 'completed', response_status = word.status, response_headers = word.headers,
     response_body = word.body, schema_version = word.schema_version,
@@ -21,4 +22,8 @@ WHERE operations.id = word.id
   AND operations.status IN ('in_progress', 'unknown') -- guard: an answer is never replaced
 RETURNING
     operations.id,
-    CASE WHEN operations.awaited THEN pg_notify('semel', 'ended ' || operations.id)::text END
+    CASE WHEN operations.awaited THEN pg_notify('semel', 'ended ' || operations.id)::text END,
+    CASE
+        WHEN operations.reconcile_after IS NOT NULL
+            THEN semel.tell(operations.id, clock.now, operations.attempt, 'completed_late', 'executor', NULL, NULL, NULL)::text
+    END

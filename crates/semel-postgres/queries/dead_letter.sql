@@ -1,12 +1,16 @@
 -- Nobody will find out without a person. Once set, the instant stays.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
+),
+set_aside AS (
+    UPDATE semel.operations
+    SET dead_lettered_at = clock.now, error_code = $4, updated_at = clock.now
+    FROM clock
+    WHERE id = $2
+      AND attempt = $3 -- guard: a verdict is about one attempt
+      AND status = 'unknown' -- guard: only what is unknown is decided
+      AND dead_lettered_at IS NULL -- guard: the first instant stays
+    RETURNING id, attempt, error_code, clock.now
 )
-UPDATE semel.operations
-SET dead_lettered_at = clock.now, error_code = $4, updated_at = clock.now
-FROM clock
-WHERE id = $2
-  AND attempt = $3 -- guard: a verdict is about one attempt
-  AND status = 'unknown' -- guard: only what is unknown is decided
-  AND dead_lettered_at IS NULL -- guard: the first instant stays
-RETURNING id
+SELECT id, semel.tell(id, now, attempt, 'dead_lettered', 'worker', error_code, NULL, NULL)::text
+FROM set_aside

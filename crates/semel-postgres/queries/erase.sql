@@ -1,5 +1,5 @@
--- Removes what could name a person and keeps the fact. All who keep copies are told, in the
--- commit that makes them worthless.
+-- Removes what could name a person, evidence too, and keeps the fact. All who keep copies are
+-- told, in the commit that makes them worthless.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
@@ -10,7 +10,14 @@ erased AS (
     FROM clock
     WHERE id = $2
       AND status = 'completed' -- guard: what is under way still needs its data
-    RETURNING id
+    RETURNING id, attempt, error_code, clock.now
+),
+redacted AS (
+    UPDATE semel.history
+    SET evidence = NULL
+    FROM erased
+    WHERE history.operation_id = erased.id -- guard: one operation's evidence
+      AND history.evidence IS NOT NULL
 ),
 counted AS (
     UPDATE semel.epoch
@@ -18,5 +25,8 @@ counted AS (
     WHERE EXISTS (SELECT FROM erased)
     RETURNING erasures
 )
-SELECT erasures, pg_notify('semel', 'epoch ' || erasures)::text
+SELECT
+    erasures, pg_notify('semel', 'epoch ' || erasures)::text,
+    semel.tell(id, now, attempt, 'erased', $3, error_code, $4, NULL)::text
 FROM counted
+CROSS JOIN erased

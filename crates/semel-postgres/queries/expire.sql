@@ -1,5 +1,5 @@
 -- Ends the replay windows that are over: a tombstone stays, without the response, or nothing
--- where the policy wants none.
+-- where the policy wants none; then what is told of it goes, too.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
@@ -31,6 +31,6 @@ buried AS (
       AND due.tombstone_us IS NOT NULL
     RETURNING operations.id
 )
-SELECT id FROM deleted
+SELECT id, semel.forget_history(id)::text FROM deleted
 UNION ALL
-SELECT id FROM buried
+SELECT id, NULL FROM buried

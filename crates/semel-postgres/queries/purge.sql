@@ -1,4 +1,5 @@
--- Removes tombstones whose time is over. A CHECK sees to it that only a tombstone has one.
+-- Removes tombstones whose time is over, and what is told of them. A CHECK sees to it that only
+-- a tombstone has one.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
@@ -14,4 +15,4 @@ due AS MATERIALIZED (
 DELETE FROM semel.operations
 USING due
 WHERE operations.key_hash = due.key_hash
-RETURNING operations.id
+RETURNING operations.id, semel.forget_history(operations.id)::text

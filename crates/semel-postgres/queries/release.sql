@@ -12,4 +12,5 @@ WHERE operations.id = word.id
   AND operations.status = 'in_progress' -- guard: only an execution has a holder
 RETURNING
     operations.id,
-    CASE WHEN operations.awaited THEN pg_notify('semel', 'ended ' || operations.id)::text END
+    CASE WHEN operations.awaited THEN pg_notify('semel', 'ended ' || operations.id)::text END,
+    semel.tell(operations.id, clock.now, operations.attempt, 'released', 'executor', operations.error_code, NULL, NULL)::text

@@ -31,6 +31,7 @@ found AS MATERIALIZED (
 ready AS MATERIALIZED (
     SELECT
         found.*,
+        operations.id AS found_id,
         CASE operations.status
             WHEN 'failed_retryable' THEN 'again'
             WHEN 'in_progress' THEN CASE WHEN found.resumes THEN 'resumed' ELSE 'lost' END
@@ -59,7 +60,7 @@ granted AS (
     SET status = 'in_progress', attempt = operations.attempt + 1, owner = ready.owner,
         locked_until = clock.now + ready.lease_us, replay_us = ready.replay_us,
         body_us = ready.body_us, tombstone_us = ready.tombstone_us, error_code = NULL,
-        updated_at = clock.now
+        reconcile_after = NULL, reconcile_attempts = NULL, updated_at = clock.now
     FROM ready
     CROSS JOIN clock
     WHERE operations.key_hash = ready.key_hash
@@ -96,7 +97,7 @@ anew AS (
     CROSS JOIN clock
     WHERE operations.key_hash = ready.key_hash
       AND ready.verb = 'anew'
-    RETURNING ready.nth, ready.verb, operations AS record
+    RETURNING ready.nth, ready.verb, ready.found_id, operations AS record
 ),
 -- The first attempt. The primary key is the lock: of any number of requests at once one
 -- inserts, and all others insert nothing.
@@ -129,16 +130,23 @@ SELECT
     (told.record).tombstone_us, (told.record).created_at, (told.record).updated_at,
     (told.record).completed_at, (told.record).expires_at, (told.record).body_expires_at,
     (told.record).purge_at,
-    CASE WHEN told.how = 'lost' AND (told.record).awaited THEN pg_notify('semel', 'ended ' || (told.record).id)::text END
+    CASE WHEN told.how = 'lost' AND (told.record).awaited THEN pg_notify('semel', 'ended ' || (told.record).id)::text END,
+    -- What is out of the ordinary is told, and what is told of an operation goes with it.
+    CASE told.how
+        WHEN 'again' THEN semel.tell((told.record).id, clock.now, (told.record).attempt, 'reattempted', 'client', NULL, NULL, NULL)::text
+        WHEN 'resumed' THEN semel.tell((told.record).id, clock.now, (told.record).attempt, 'resumed', 'client', NULL, NULL, NULL)::text
+        WHEN 'lost' THEN semel.tell((told.record).id, clock.now, (told.record).attempt, 'unknown', 'client', (told.record).error_code, NULL, NULL)::text
+        WHEN 'anew' THEN semel.forget_history(told.gone)::text
+    END
 FROM clock
 CROSS JOIN (
-    SELECT 'begun' AS how, NULL::bigint AS nth, id AS begun, NULL::semel.operations AS record FROM begun
+    SELECT 'begun' AS how, NULL::bigint AS nth, id AS begun, NULL::uuid AS gone, NULL::semel.operations AS record FROM begun
     UNION ALL
-    SELECT verb, nth, NULL, record FROM granted
+    SELECT verb, nth, NULL, NULL, record FROM granted
     UNION ALL
-    SELECT verb, nth, NULL, record FROM lost
+    SELECT verb, nth, NULL, NULL, record FROM lost
     UNION ALL
-    SELECT verb, nth, NULL, record FROM anew
+    SELECT verb, nth, NULL, found_id, record FROM anew
     UNION ALL
-    SELECT 'found', nth, NULL, record FROM found
+    SELECT 'found', nth, NULL, NULL, record FROM found
 ) AS told

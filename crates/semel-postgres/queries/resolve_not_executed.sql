@@ -10,7 +10,9 @@ done AS (
     WHERE id = $2
       AND attempt = $3 -- guard: a verdict is about one attempt
       AND status = 'unknown' -- guard: only what is unknown is decided
-    RETURNING id, awaited
+    RETURNING id, attempt, awaited, error_code, clock.now
 )
-SELECT id, CASE WHEN awaited THEN pg_notify('semel', 'ended ' || id)::text END
+SELECT
+    id, CASE WHEN awaited THEN pg_notify('semel', 'ended ' || id)::text END,
+    semel.tell(id, now, attempt, 'resolved_not_executed', $5, error_code, $6, $7)::text
 FROM done

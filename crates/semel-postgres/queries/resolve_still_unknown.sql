@@ -9,7 +9,9 @@ done AS (
     WHERE id = $2
       AND attempt = $3 -- guard: a verdict is about one attempt
       AND status = 'unknown' -- guard: only what is unknown is decided
-    RETURNING id, awaited
+    RETURNING id, attempt, awaited, error_code, clock.now
 )
-SELECT id, CASE WHEN awaited THEN pg_notify('semel', 'ended ' || id)::text END
+SELECT
+    id, CASE WHEN awaited THEN pg_notify('semel', 'ended ' || id)::text END,
+    semel.tell(id, now, attempt, 'asked', $6, error_code, $7, $8)::text
 FROM done

@@ -19,7 +19,9 @@ swept AS (
     FROM due
     CROSS JOIN clock
     WHERE operations.key_hash = due.key_hash
-    RETURNING operations.id, operations.attempt, operations.awaited
+    RETURNING operations.id, operations.attempt, operations.awaited, operations.error_code, clock.now
 )
-SELECT id, attempt, CASE WHEN awaited THEN pg_notify('semel', 'ended ' || id)::text END
+SELECT
+    id, attempt, CASE WHEN awaited THEN pg_notify('semel', 'ended ' || id)::text END,
+    semel.tell(id, now, attempt, 'unknown', 'sweeper', error_code, NULL, NULL)::text
 FROM swept

@@ -11,7 +11,7 @@ use crate::queries::Queries;
 use crate::{Options, Postgres};
 
 /// Fewer would mean that the marks are no longer found.
-const GUARDS_AT_LEAST: usize = 44;
+const GUARDS_AT_LEAST: usize = 56;
 
 /// A store with these statements.
 struct Altered {

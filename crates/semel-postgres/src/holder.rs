@@ -6,10 +6,14 @@ use std::mem::discriminant;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::try_join_all;
+use semel_core::history::{self, Note};
 use semel_core::store::Result;
 use semel_core::time::micros;
 use semel_core::transition::{self, Completion, Fenced, Held};
-use semel_core::{Code, Fence, OperationId, Record, RecoveryPoint, Status, Timestamp, headers};
+use semel_core::{
+    Code, Event, Fence, OperationId, Record, RecoveryPoint, Resource, Status, Timestamp, headers,
+};
 use tokio::sync::oneshot;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Row, Statement};
@@ -30,8 +34,8 @@ pub(crate) enum Verb {
     Release(Code),
     /// Nothing happened, and nothing is to be remembered.
     Evict(Code),
-    /// It may have happened.
-    MarkUnknown(Code),
+    /// It may have happened, and this may have been created.
+    MarkUnknown(Code, Option<Resource>),
     /// The owner is alive.
     Heartbeat(Duration),
     /// A phase committed.
@@ -44,6 +48,21 @@ pub(crate) struct Word {
     pub(crate) verb: Verb,
     pub(crate) reply: oneshot::Sender<Result<Held>>,
     pub(crate) tries: u32,
+}
+
+impl Word {
+    /// As the pure function has it.
+    fn event(&self) -> Event {
+        let fence = self.fence;
+        match self.verb.clone() {
+            Verb::Complete(completion) => Event::Complete(fence, completion),
+            Verb::Release(code) => Event::Release(fence, code),
+            Verb::Evict(code) => Event::Evict(fence, code),
+            Verb::MarkUnknown(code, resource) => Event::MarkUnknown(fence, code, resource),
+            Verb::Heartbeat(lease) => Event::Heartbeat(fence, lease),
+            Verb::Advance(point) => Event::Advance(fence, point),
+        }
+    }
 }
 
 /// The lanes for what holders say.
@@ -91,7 +110,7 @@ impl Kind for Saying {
             }
         }
         *batch = refused;
-        explain(session, batch).await
+        explain(session, time, batch).await
     }
 
     fn tries(call: &mut Word) -> &mut u32 {
@@ -122,34 +141,42 @@ async fn say(
         .map(|word| i64::from(word.fence.attempt))
         .collect();
     let columns = Columns::of(batch);
-    let (statement, parameters): (&Statement, &[&(dyn ToSql + Sync)]) = match batch
-        .first()
-        .map(|word| &word.verb)
-    {
-        None => return Ok(Vec::new()),
-        Some(Verb::Complete(_)) => (
-            &sql.complete,
-            &[
-                &now,
-                &ids,
-                &attempts,
-                &columns.statuses,
-                &columns.headers,
-                &columns.bodies,
-                &columns.schema_versions,
-                &columns.resource_types,
-                &columns.resource_ids,
-            ],
-        ),
-        Some(Verb::Release(_)) => (&sql.release, &[&now, &ids, &attempts, &columns.texts]),
-        Some(Verb::Evict(_)) => (&sql.evict, &[&ids, &attempts]),
-        Some(Verb::MarkUnknown(_)) => (&sql.mark_unknown, &[&now, &ids, &attempts, &columns.texts]),
-        Some(Verb::Heartbeat(_)) => (&sql.heartbeat, &[&now, &ids, &attempts, &columns.leases]),
-        Some(Verb::Advance(_)) => (
-            &sql.advance,
-            &[&now, &ids, &attempts, &columns.texts, &columns.data],
-        ),
-    };
+    let (statement, parameters): (&Statement, &[&(dyn ToSql + Sync)]) =
+        match batch.first().map(|word| &word.verb) {
+            None => return Ok(Vec::new()),
+            Some(Verb::Complete(_)) => (
+                &sql.complete,
+                &[
+                    &now,
+                    &ids,
+                    &attempts,
+                    &columns.statuses,
+                    &columns.headers,
+                    &columns.bodies,
+                    &columns.schema_versions,
+                    &columns.resource_types,
+                    &columns.resource_ids,
+                ],
+            ),
+            Some(Verb::Release(_)) => (&sql.release, &[&now, &ids, &attempts, &columns.texts]),
+            Some(Verb::Evict(_)) => (&sql.evict, &[&ids, &attempts]),
+            Some(Verb::MarkUnknown(..)) => (
+                &sql.mark_unknown,
+                &[
+                    &now,
+                    &ids,
+                    &attempts,
+                    &columns.texts,
+                    &columns.resource_types,
+                    &columns.resource_ids,
+                ],
+            ),
+            Some(Verb::Heartbeat(_)) => (&sql.heartbeat, &[&now, &ids, &attempts, &columns.leases]),
+            Some(Verb::Advance(_)) => (
+                &sql.advance,
+                &[&now, &ids, &attempts, &columns.texts, &columns.data],
+            ),
+        };
     Ok(session.client.query(statement, parameters).await?)
 }
 
@@ -183,14 +210,12 @@ impl<'w> Columns<'w> {
                 self.headers.push(headers::encode(&response.headers).into());
                 self.bodies.push(response.body.as_ref().map(Bytes::as_ref));
                 self.schema_versions.push(response.schema_version.into());
-                let resource = resource.as_ref();
-                self.resource_types
-                    .push(resource.map(|resource| &*resource.kind));
-                self.resource_ids
-                    .push(resource.map(|resource| &*resource.id));
+                self.name(resource.as_ref());
             }
-            Verb::Release(code) | Verb::Evict(code) | Verb::MarkUnknown(code) => {
+            Verb::Release(code) | Verb::Evict(code) => self.texts.push(code.as_str()),
+            Verb::MarkUnknown(code, resource) => {
                 self.texts.push(code.as_str());
+                self.name(resource.as_ref());
             }
             Verb::Heartbeat(lease) => self.leases.push(micros(*lease)),
             Verb::Advance(RecoveryPoint { name, data }) => {
@@ -199,27 +224,80 @@ impl<'w> Columns<'w> {
             }
         }
     }
+
+    fn name(&mut self, resource: Option<&'w Resource>) {
+        self.resource_types
+            .push(resource.map(|resource| &*resource.kind));
+        self.resource_ids
+            .push(resource.map(|resource| &*resource.id));
+    }
 }
 
-/// Tells those whose word was not written why. What changed in between is left, to be said
-/// again.
-async fn explain(session: &Session, batch: &mut Vec<Word>) -> std::result::Result<(), Failure> {
+/// Tells those whose word was not written why, once it is in the history. What changed in between
+/// is left, to be said again.
+async fn explain(
+    session: &Session,
+    time: &Time,
+    batch: &mut Vec<Word>,
+) -> std::result::Result<(), Failure> {
     if batch.is_empty() {
         return Ok(());
     }
     let mut records = find(session, batch.iter().map(|word| word.fence.id)).await?;
+    let (mut refused, mut notes) = (Vec::new(), Vec::new());
     for mut word in std::mem::take(batch) {
         let record = records.remove(&word.fence.id);
+        if let Some(held) = verdict(record.clone(), &word) {
+            notes.extend(record.and_then(|record| remark(&record, held, &word)));
+            refused.push((word, held));
+            continue;
+        }
         // What a later attempt cannot make forgotten, it hands back.
         if let Verb::Evict(code) = &word.verb {
             word.verb = Verb::Release(code.clone());
-            batch.push(word);
-        } else if let Some(held) = verdict(record, &word) {
-            let _ = word.reply.send(Ok(held));
-        } else {
-            batch.push(word);
         }
+        batch.push(word);
     }
+    if let Err(failure) = tell(session, time, &notes).await {
+        batch.extend(refused.into_iter().map(|(word, _)| word));
+        return Err(failure);
+    }
+    for (word, held) in refused {
+        let _ = word.reply.send(Ok(held));
+    }
+    Ok(())
+}
+
+/// What a refusal adds to the history of the record. When, the database says.
+fn remark(record: &Record, held: Held, word: &Word) -> Option<(OperationId, Note)> {
+    match held {
+        Held::Fenced(_) => {}
+        Held::Applied | Held::Repeated => return None,
+    }
+    let now = Timestamp::from_micros(0);
+    history::fenced(record, &word.event(), now).map(|note| (record.id, note))
+}
+
+/// Tells of refusals. A statement and a commit each, all on their way at once: one that holds a
+/// place in only one history cannot wait for another in a circle.
+async fn tell(
+    session: &Session,
+    time: &Time,
+    notes: &[(OperationId, Note)],
+) -> std::result::Result<(), Failure> {
+    let telling = notes.iter().map(|(id, note)| async move {
+        let code = note.code.as_ref().map(Code::as_str);
+        let parameters: [&(dyn ToSql + Sync); 6] = [
+            &time.given(),
+            &uuid(*id),
+            &i64::from(note.attempt),
+            &note.what.as_str(),
+            &&*note.actor,
+            &code,
+        ];
+        session.client.query(&session.sql.tell, &parameters).await
+    });
+    try_join_all(telling).await?;
     Ok(())
 }
 
@@ -235,7 +313,7 @@ fn verdict(record: Option<Record>, word: &Word) -> Option<Held> {
         }
         Verb::Release(_)
         | Verb::Evict(_)
-        | Verb::MarkUnknown(_)
+        | Verb::MarkUnknown(..)
         | Verb::Heartbeat(_)
         | Verb::Advance(_) => {
             let ours = record.as_ref().is_some_and(|record| {

@@ -28,6 +28,7 @@ mod connection;
 mod errand;
 mod error;
 mod holder;
+mod inbox;
 mod lane;
 mod listen;
 mod maintenance;

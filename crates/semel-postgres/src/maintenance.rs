@@ -1,9 +1,10 @@
 //! What happens out of band: each a guarded statement over a bounded batch, which passes over
 //! the rows that another worker holds.
 
-use semel_core::store::MAX_BATCH;
+use semel_core::history::{MAX_EVIDENCE, MAX_REASON};
+use semel_core::store::{MAX_BATCH, Which};
 use semel_core::transition::{self, Completion, Resolution, Resolve, Verdict};
-use semel_core::{Backoff, Code, Fence, OperationId, Record, State, Timestamp, headers};
+use semel_core::{Backoff, By, Code, Fence, OperationId, Record, State, Timestamp, headers};
 use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -34,7 +35,7 @@ impl Command for Sweep {
 
 /// Due unknowns are handed to one worker.
 pub(crate) struct ClaimDue {
-    pub(crate) operation: Option<Box<str>>,
+    pub(crate) which: Which,
     pub(crate) backoff: Backoff,
     pub(crate) limit: usize,
 }
@@ -50,9 +51,16 @@ impl Command for ClaimDue {
             .query_one(&sql.now, &[&time.given()])
             .await?
             .try_get(0)?;
-        let operation = self.operation.as_deref();
+        let (only, others): (Option<&str>, Vec<&str>) = match &self.which {
+            Which::All => (None, Vec::new()),
+            Which::Only(operation) => (Some(operation), Vec::new()),
+            Which::AllBut(others) => (None, others.iter().map(|other| &**other).collect()),
+        };
         let rows = transaction
-            .query(&sql.claim_due, &[&now, &operation, &bounded(self.limit)])
+            .query(
+                &sql.claim_due,
+                &[&now, &only, &others, &bounded(self.limit)],
+            )
             .await?;
         let now = Timestamp::from_micros(now);
         let mut claimed = Claimed::default();
@@ -110,10 +118,18 @@ impl Command for Judge {
     const WRITES: bool = true;
 
     async fn perform(&self, session: &mut Session, time: &Time) -> Result<Resolution, Failure> {
-        let Self(Resolve { fence, verdict, by }) = self;
+        let Self(Resolve {
+            fence,
+            verdict,
+            by,
+            evidence,
+        }) = self;
         let (now, id, attempt) = (time.given(), uuid(fence.id), i64::from(fence.attempt));
         let (client, sql) = (&session.client, &session.sql);
-        let by: &str = by;
+        let (by, why) = said(by);
+        let evidence = evidence
+            .as_ref()
+            .map(|seen| &seen[..seen.len().min(MAX_EVIDENCE)]);
         let rows = match verdict {
             Verdict::Completed(Completion { response, resource }) => {
                 let kind = resource.as_ref().map(|resource| &*resource.kind);
@@ -133,6 +149,8 @@ impl Command for Judge {
                             &kind,
                             &resource,
                             &by,
+                            &why,
+                            &evidence,
                         ],
                     )
                     .await?
@@ -140,14 +158,29 @@ impl Command for Judge {
             Verdict::NotExecuted(code) => {
                 let statement = &sql.resolve_not_executed;
                 client
-                    .query(statement, &[&now, &id, &attempt, &code.as_str(), &by])
+                    .query(
+                        statement,
+                        &[&now, &id, &attempt, &code.as_str(), &by, &why, &evidence],
+                    )
                     .await?
             }
             Verdict::StillUnknown(code, after) => {
                 let statement = &sql.resolve_still_unknown;
                 let after = after.as_micros();
                 client
-                    .query(statement, &[&now, &id, &attempt, &code.as_str(), &after])
+                    .query(
+                        statement,
+                        &[
+                            &now,
+                            &id,
+                            &attempt,
+                            &code.as_str(),
+                            &after,
+                            &by,
+                            &why,
+                            &evidence,
+                        ],
+                    )
                     .await?
             }
         };
@@ -234,16 +267,18 @@ impl Command for Purge {
 }
 
 /// A person's data is removed. The answer is the epoch that begins with it.
-pub(crate) struct Erase(pub(crate) OperationId);
+pub(crate) struct Erase(pub(crate) OperationId, pub(crate) By);
 
 impl Command for Erase {
     type Answer = Option<i64>;
     const WRITES: bool = true;
 
     async fn perform(&self, session: &mut Session, time: &Time) -> Result<Self::Answer, Failure> {
+        let Self(id, by) = self;
+        let (by, why) = said(by);
         let row = session
             .client
-            .query_opt(&session.sql.erase, &[&time.given(), &uuid(self.0)])
+            .query_opt(&session.sql.erase, &[&time.given(), &uuid(*id), &by, &why])
             .await?;
         Ok(row.map(|row| row.try_get(0)).transpose()?)
     }
@@ -267,7 +302,7 @@ impl Command for Watch {
     }
 }
 
-async fn batch(
+pub(crate) async fn batch(
     session: &Session,
     statement: &Statement,
     limit: usize,
@@ -277,8 +312,17 @@ async fn batch(
     Ok(session.client.query(statement, &parameters).await?.len())
 }
 
-fn bounded(limit: usize) -> i64 {
+pub(crate) fn bounded(limit: usize) -> i64 {
     i64::try_from(limit.min(MAX_BATCH)).unwrap_or(i64::MAX)
+}
+
+/// Who did it and why, as the history keeps it.
+fn said(by: &By) -> (&str, Option<&str>) {
+    let why = by.why.as_deref();
+    (
+        &by.who,
+        why.map(|why| &why[..why.floor_char_boundary(MAX_REASON)]),
+    )
 }
 
 /// A statement chose what the pure function refuses. Nobody may build on either.

@@ -41,9 +41,10 @@ macro_rules! statements {
 
 statements! {
     reserve
-    find find_identity list
-    complete release evict mark_unknown heartbeat advance watch
+    find find_identity find_resource list list_unknown history standing
+    complete release evict mark_unknown heartbeat advance watch tell
     now sweep claim_due claim
     resolve_completed resolve_not_executed resolve_still_unknown dead_letter
     expire drop_bodies purge erase
+    receive settle claim_parked park forget
 }

@@ -1,7 +1,9 @@
 //! Rows as records. A row that makes no sense is reported, never guessed at.
 
 use bytes::Bytes;
-use semel_core::store::Summary;
+use semel_core::history::{Entry, Note, What};
+use semel_core::inbox::{Message, Parked};
+use semel_core::store::{Standing, Summary, Tally};
 use semel_core::{
     Code, Fence, Fingerprint, Identity, Key, KeyScope, Lease, OperationId, Record, RecoveryPoint,
     Resource, Response, Status, Stored, Timestamp, Windows, headers,
@@ -104,6 +106,50 @@ pub(crate) fn summary(row: &Row) -> Result<Summary, Failure> {
     })
 }
 
+/// A row of `history.sql`.
+pub(crate) fn entry(row: &Row) -> Result<Entry, Failure> {
+    let mut columns = Columns { row, next: 0 };
+    Ok(Entry {
+        seq: columns.count()?,
+        note: Note {
+            at: columns.time()?,
+            attempt: columns.count()?,
+            what: columns.what()?,
+            actor: columns.take::<String>()?.into(),
+            code: columns.take::<Option<String>>()?.map(Code::new),
+            reason: columns.take::<Option<String>>()?.map(Into::into),
+            evidence: columns.take::<Option<Vec<u8>>>()?.map(Into::into),
+        },
+        evidence_hash: columns.optional_digest()?,
+        hash: columns.digest()?,
+    })
+}
+
+/// A row of `standing.sql`.
+pub(crate) fn standing(row: &Row) -> Result<Standing, Failure> {
+    let mut columns = Columns { row, next: 0 };
+    Ok(Standing {
+        operation: columns.take::<String>()?.into(),
+        in_progress: columns.tally()?,
+        unknown: columns.tally()?,
+        dead_lettered: columns.tally()?,
+    })
+}
+
+/// A row of `claim_parked.sql`: as it was before this look.
+pub(crate) fn parked(row: &Row) -> Result<Parked, Failure> {
+    let mut columns = Columns { row, next: 0 };
+    Ok(Parked {
+        message: Message {
+            source: columns.take::<String>()?.into(),
+            id: columns.take::<String>()?.into(),
+            payload: columns.take::<Vec<u8>>()?.into(),
+        },
+        tries: columns.count()?,
+        received_at: columns.time()?,
+    })
+}
+
 /// A row that begins with an id.
 pub(crate) fn id(row: &Row) -> Result<OperationId, Failure> {
     Columns { row, next: 0 }.id()
@@ -158,10 +204,25 @@ impl<'r> Columns<'r> {
         narrow(self.take::<i32>()?)
     }
 
+    fn tally(&mut self) -> Result<Tally, Failure> {
+        Ok(Tally {
+            count: narrow(self.take::<i64>()?)?,
+            oldest: self.optional_time()?,
+        })
+    }
+
     fn digest(&mut self) -> Result<[u8; 32], Failure> {
-        self.take::<&[u8]>()?
-            .try_into()
-            .map_err(|_| Failure::Corrupt("a fingerprint has not 32 bytes".into()))
+        digest(self.take()?)
+    }
+
+    fn optional_digest(&mut self) -> Result<Option<[u8; 32]>, Failure> {
+        self.take::<Option<&[u8]>>()?.map(digest).transpose()
+    }
+
+    fn what(&mut self) -> Result<What, Failure> {
+        let word: &str = self.take()?;
+        What::from_word(word)
+            .ok_or_else(|| Failure::Corrupt(format!("nothing is told as {word:?}").into()))
     }
 
     fn status(&mut self) -> Result<Status, Failure> {
@@ -210,6 +271,12 @@ impl<'r> Columns<'r> {
             schema_version: narrow(schema_version)?,
         }))
     }
+}
+
+fn digest(bytes: &[u8]) -> Result<[u8; 32], Failure> {
+    bytes
+        .try_into()
+        .map_err(|_| Failure::Corrupt("a digest has not 32 bytes".into()))
 }
 
 fn narrow<T: TryFrom<W>, W: Copy + std::fmt::Display>(wide: W) -> Result<T, Failure> {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_core::history::Entry;
 use semel_core::identity::IdentityHash;
-use semel_core::store::{Epoch, Hearing, Page, Query, Result};
+use semel_core::store::{Epoch, Hearing, Page, Query, Result, Standing, Which};
 use semel_core::transition::{Completion, Decision, Held, Reserve, Resolution, Resolve};
 use semel_core::{
-    Backoff, Clock, Code, Error, Fence, Identity, Inspect, Maintain, OperationId, Record,
-    RecoveryPoint, Store,
+    Backoff, By, Clock, Code, Error, Fence, Identity, Inspect, Maintain, OperationId, Record,
+    RecoveryPoint, Resource, Store,
 };
 use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_local};
@@ -23,7 +24,7 @@ use crate::maintenance::{
     ClaimDue, DeadLetter, DropBodies, Erase, Expire, Judge, Purge, Sweep, Watch,
 };
 use crate::queue::{Queue, Refused};
-use crate::reader::{Find, FindIdentity, List};
+use crate::reader::{Find, FindIdentity, FindResource, History, List, Standings};
 use crate::reserve::{Reservation, Reserving};
 use crate::time::Time;
 use crate::{Options, Postgres, migrate};
@@ -38,9 +39,9 @@ pub(crate) struct Inner {
     reservations: Arc<Queue<Reservation>>,
     words: Arc<Queue<Word>>,
     /// Looks, verdicts and erasures: one row each.
-    errands: Arc<Queue<Box<dyn Errand>>>,
+    pub(crate) errands: Arc<Queue<Box<dyn Errand>>>,
     /// Lists and the workers' batches: a filter may have to pass over millions of rows.
-    chores: Arc<Queue<Box<dyn Errand>>>,
+    pub(crate) chores: Arc<Queue<Box<dyn Errand>>>,
     ears: Arc<Ears>,
     time: Arc<Time>,
     identity_hash: fn(&Identity) -> IdentityHash,
@@ -157,7 +158,7 @@ impl Inner {
         answer.await.unwrap_or_else(|_| Err(unsettled()))
     }
 
-    async fn send<C: Command>(
+    pub(crate) async fn send<C: Command>(
         &self,
         queue: &Queue<Box<dyn Errand>>,
         command: C,
@@ -250,8 +251,14 @@ impl Store for Postgres {
         self.inner.say(fence, Verb::Evict(code)).await
     }
 
-    async fn mark_unknown(&self, fence: Fence, code: Code) -> Result<Held> {
-        self.inner.say(fence, Verb::MarkUnknown(code)).await
+    async fn mark_unknown(
+        &self,
+        fence: Fence,
+        code: Code,
+        resource: Option<Resource>,
+    ) -> Result<Held> {
+        let verb = Verb::MarkUnknown(code, resource);
+        self.inner.say(fence, verb).await
     }
 
     async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {
@@ -268,15 +275,9 @@ impl Maintain for Postgres {
         self.inner.send(&self.inner.chores, Sweep(limit)).await
     }
 
-    async fn claim_due(
-        &self,
-        operation: Option<&str>,
-        backoff: Backoff,
-        limit: usize,
-    ) -> Result<Vec<Record>> {
-        let operation = operation.map(Into::into);
+    async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {
         let claim = ClaimDue {
-            operation,
+            which,
             backoff,
             limit,
         };
@@ -305,8 +306,8 @@ impl Maintain for Postgres {
         self.inner.send(&self.inner.chores, Purge(limit)).await
     }
 
-    async fn erase(&self, id: OperationId) -> Result<bool> {
-        let epoch = self.inner.send(&self.inner.errands, Erase(id)).await?;
+    async fn erase(&self, id: OperationId, by: By) -> Result<bool> {
+        let epoch = self.inner.send(&self.inner.errands, Erase(id, by)).await?;
         if let Some(epoch) = epoch {
             // Here it counts at once; the others hear of it.
             self.inner.ears.erased(epoch);
@@ -324,6 +325,19 @@ impl Inspect for Postgres {
         let hash = (self.inner.identity_hash)(identity);
         let find = FindIdentity(hash, identity.clone());
         self.inner.send(&self.inner.errands, find).await
+    }
+
+    async fn find_resource(&self, resource_id: &str) -> Result<Option<Record>> {
+        let find = FindResource(resource_id.into());
+        self.inner.send(&self.inner.errands, find).await
+    }
+
+    async fn history(&self, id: OperationId) -> Result<Vec<Entry>> {
+        self.inner.send(&self.inner.errands, History(id)).await
+    }
+
+    async fn standing(&self) -> Result<Vec<Standing>> {
+        self.inner.send(&self.inner.chores, Standings).await
     }
 
     async fn list(&self, query: Query) -> Result<Page> {

@@ -56,7 +56,7 @@ async fn whoever_watches_hears_of_the_end_in_another_process() {
         }),
         ("mark_unknown", |store, fence| {
             async move {
-                store.mark_unknown(fence, "x".into()).await.unwrap();
+                store.mark_unknown(fence, "x".into(), None).await.unwrap();
             }
             .boxed()
         }),
@@ -81,7 +81,7 @@ async fn a_verdict_is_heard_by_who_began_to_wait_before() {
     };
     let fence = granted(&one, "k").await;
     let hearing = other.watch(fence).await.unwrap();
-    one.mark_unknown(fence, "x".into()).await.unwrap();
+    one.mark_unknown(fence, "x".into(), None).await.unwrap();
     tokio::time::timeout(PATIENCE, hearing).await.unwrap();
     // Whoever comes now watches an attempt that has ended: it may hear nothing, and hangs on
     // nothing either.
@@ -90,6 +90,7 @@ async fn a_verdict_is_heard_by_who_began_to_wait_before() {
         fence,
         verdict: Verdict::Completed(completion("{}")),
         by: "test".into(),
+        evidence: None,
     };
     one.resolve(verdict).await.unwrap();
     drop(late);
@@ -114,7 +115,7 @@ async fn an_erasure_begins_an_epoch_in_every_process() {
     one.complete(fence, completion("{}")).await.unwrap();
     let before = one.epoch().unwrap();
     assert_eq!(other.epoch(), Some(before));
-    assert!(one.erase(fence.id).await.unwrap());
+    assert!(one.erase(fence.id, "test".into()).await.unwrap());
     // Here at once, before anybody is told; elsewhere as soon as it is heard.
     assert_eq!(one.epoch(), Some(Epoch(before.0 + 1)));
     until(&other, |epoch| epoch == Some(Epoch(before.0 + 1))).await;

@@ -8,9 +8,10 @@
 mod support;
 
 use futures_util::future::join_all;
+use semel_core::{Fence, Held, Inspect, Store};
 use semel_postgres::{Error, Postgres};
 use semel_testkit::database::Database;
-use support::granted;
+use support::{completion, granted};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_processes_that_start_at_once_make_one_schema() {
@@ -24,7 +25,7 @@ async fn ten_processes_that_start_at_once_make_one_schema() {
     let client = database.client().await;
     let steps = "SELECT count(*) FROM semel.migrations";
     let steps: i64 = client.query_one(steps, &[]).await.unwrap().get(0);
-    assert_eq!(steps, 2);
+    assert_eq!(steps, 3);
     assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 0);
 }
 
@@ -78,12 +79,15 @@ async fn a_user_without_the_right_to_create_is_told_what_to_do_and_can_use_what_
     semel_postgres::migrate(&database.url).await.unwrap();
     client
         .batch_execute(&format!(
-            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA semel TO {role}"
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA semel TO {role};
+             GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA semel TO {role}"
         ))
         .await
         .unwrap();
     let store = Postgres::open(&url).await.unwrap();
-    granted(&store, "k").await;
+    let fence = granted(&store, "k").await;
+    store.release(fence, "refused".into()).await.unwrap();
+    assert_eq!(store.history(fence.id).await.unwrap().len(), 1);
     drop(store);
     drop(client);
     let server = semel_testkit::database::server().unwrap();
@@ -93,6 +97,82 @@ async fn a_user_without_the_right_to_create_is_told_what_to_do_and_can_use_what_
         .batch_execute(&format!("DROP ROLE {role}"))
         .await
         .unwrap();
+}
+
+/// Somebody else migrates, and the gateways that are there already go on without new grants.
+#[tokio::test]
+async fn an_upgrade_keeps_the_records_and_lets_those_write_who_could() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let client = database.client().await;
+    for step in [
+        include_str!("../migrations/0000_migrations.sql"),
+        include_str!("../migrations/0001_operations.sql"),
+        include_str!("../migrations/0002_complete.sql"),
+        "INSERT INTO semel.migrations (version) VALUES (1), (2)",
+    ] {
+        client.batch_execute(step).await.unwrap();
+    }
+    let role = format!("semel_test_\"writer\"_{}", std::process::id());
+    let quoted = format!("\"{}\"", role.replace('"', "\"\""));
+    // A second attempt, as it was written before: with what is left of the first.
+    client
+        .batch_execute(&format!(
+            "CREATE ROLE {quoted} LOGIN;
+             GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA semel TO {quoted};
+             INSERT INTO semel.operations (
+                 key_hash, id, scope, tenant, operation, key, fingerprint_version, fingerprint,
+                 status, attempt, owner, locked_until, reconcile_after, reconcile_attempts,
+                 replay_us, body_us, created_at, updated_at
+             ) VALUES (
+                 gen_random_uuid(), '018f0000-0000-7000-8000-000000000001', 'operation',
+                 'tenant-1', 'create_payment', 'old', 1, decode(repeat('01', 32), 'hex'),
+                 'in_progress', 2, 'test', 1, 1, 3, 1000000, 1000000, 1, 1
+             )"
+        ))
+        .await
+        .unwrap();
+    assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 1);
+    let url = database
+        .url
+        .replace("postgres@", &format!("{}@", role.replace('"', "%22")));
+    let store = Postgres::open(&url).await.unwrap();
+    let id = "018f0000-0000-7000-8000-000000000001".parse().unwrap();
+    let fence = Fence { id, attempt: 2 };
+    let held = store.complete(fence, completion("{}")).await.unwrap();
+    assert_eq!(held, Held::Applied);
+    // Not late: the look at the first attempt says nothing about the second.
+    assert_eq!(store.history(id).await.unwrap(), []);
+    let fence = granted(&store, "new").await;
+    store.release(fence, "refused".into()).await.unwrap();
+    assert_eq!(store.history(fence.id).await.unwrap().len(), 1);
+    drop(store);
+    drop(client);
+    let server = semel_testkit::database::server().unwrap();
+    drop(database);
+    let admin = semel_testkit::database::client(&server).await;
+    admin
+        .batch_execute(&format!("DROP ROLE {quoted}"))
+        .await
+        .unwrap();
+}
+
+/// Whoever may call `semel_complete` may not write histories.
+#[tokio::test]
+async fn nobody_else_tells_histories() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    semel_postgres::migrate(&database.url).await.unwrap();
+    let client = database.client().await;
+    let open = "SELECT proname::text FROM pg_proc, pg_namespace AS n
+        WHERE pronamespace = n.oid AND n.nspname = 'semel'
+          AND proname IN ('tell', 'forget_history')
+          AND (proacl IS NULL OR EXISTS (SELECT FROM aclexplode(proacl) WHERE grantee = 0))";
+    let open = client.query(open, &[]).await.unwrap();
+    let open: Vec<String> = open.iter().map(|row| row.get(0)).collect();
+    assert!(open.is_empty(), "everybody may call {open:?}");
 }
 
 #[tokio::test]

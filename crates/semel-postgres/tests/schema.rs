@@ -7,7 +7,7 @@
 
 mod support;
 
-use semel_core::Store;
+use semel_core::{Completion, Inspect, Resource, Store};
 use semel_postgres::Postgres;
 use semel_testkit::database::Database;
 use support::{completion, granted};
@@ -46,6 +46,8 @@ async fn a_record_that_makes_no_sense_cannot_be_written() {
         ("status = 'unknown'", "running"),
         ("status = 'failed_retryable'", "running"),
         ("dead_lettered_at = 1", "running"),
+        ("reconcile_after = 1", "running"),
+        ("reconcile_attempts = 1", "running"),
         ("dead_lettered_at = 1", "done"),
         // Only a tombstone is purged.
         ("status = 'expired'", "running"),
@@ -68,4 +70,55 @@ async fn a_record_that_makes_no_sense_cannot_be_written() {
     // The test itself can write what makes sense.
     let sound = "UPDATE semel.operations SET attempt = 2 WHERE key = 'done'";
     assert_eq!(client.execute(sound, &[]).await.unwrap(), 1);
+}
+
+/// What was created may have a longer name than an index can hold. The completion is written all
+/// the same, and names that begin alike are told apart.
+#[tokio::test]
+async fn a_resource_may_have_any_name() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let store = Postgres::open(&database.url).await.unwrap();
+    let long = |end: &str| "\u{10d}\u{e1}p".repeat(4000) + end;
+    let mut made = Vec::new();
+    for end in ["a", "b"] {
+        let fence = granted(&store, end).await;
+        let resource = Some(Resource {
+            kind: "payment".into(),
+            id: long(end).into(),
+        });
+        let completion = Completion {
+            resource,
+            ..completion("answer")
+        };
+        store.complete(fence, completion).await.unwrap();
+        made.push((long(end), fence.id));
+    }
+    for (resource, id) in made {
+        let found = store.find_resource(&resource).await.unwrap().unwrap();
+        assert_eq!(found.id, id);
+    }
+    assert_eq!(store.find_resource(&long("c")).await.unwrap(), None);
+}
+
+/// The functions find their rows by the index in whatever session: an application's own, too,
+/// which has no pins and a plan from when the table was empty.
+#[tokio::test]
+async fn the_functions_never_read_all_histories() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    semel_postgres::migrate(&database.url).await.unwrap();
+    let client = database.client().await;
+    let calls = "SET plan_cache_mode = force_generic_plan;
+        BEGIN;
+        SELECT semel.tell(gen_random_uuid(), 1, 1, 'fenced', 'test', NULL, NULL, NULL);
+        SELECT semel.forget_history(gen_random_uuid());";
+    client.batch_execute(calls).await.unwrap();
+    let seen = "SELECT seq_scan, idx_scan FROM pg_stat_xact_all_tables
+        WHERE relid = 'semel.history'::regclass";
+    let row = client.query_one(seen, &[]).await.unwrap();
+    let (whole, by_index): (i64, i64) = (row.get(0), row.get(1));
+    assert!(whole == 0 && by_index >= 2, "{whole} and {by_index}");
 }

@@ -9,6 +9,7 @@ mod support;
 
 use std::sync::Arc;
 
+use semel_core::history::{self, What};
 use semel_core::transaction::Finished;
 use semel_core::transition::{Decision, Fenced};
 use semel_core::{Error, Fence, Held, Inspect, State, Status, Store, Transaction};
@@ -195,12 +196,16 @@ async fn a_transaction_that_takes_long_holds_up_nobody_else() {
     let () = free;
     assert!(matches!(held, Ok(Decision::InProgress(_))), "{held:?}");
     // The one who holds it is also not overruled by what another says.
-    let said = shop.store.mark_unknown(fence, "x".into()).await;
+    let said = shop.store.mark_unknown(fence, "x".into(), None).await;
     assert!(matches!(said, Err(Error::Unavailable { .. })), "{said:?}");
     open.batch_execute("COMMIT").await.unwrap();
     let decision = shop.store.reserve(request("held")).await.unwrap();
     assert!(matches!(decision, Decision::Replay(_)), "{decision:?}");
-    let said = shop.store.mark_unknown(fence, "x".into()).await.unwrap();
+    let said = shop
+        .store
+        .mark_unknown(fence, "x".into(), None)
+        .await
+        .unwrap();
     let found = Some((Status::Completed, 1));
     assert_eq!(said, Held::Fenced(Fenced { found }));
 }
@@ -338,5 +343,38 @@ async fn a_begin_that_is_dropped_leaves_no_transaction_behind() {
         // The process dies: what was not committed is gone.
         drop(client);
         assert_eq!(shop.payments().await, 2 * (polls + 1));
+    }
+}
+
+/// What the application completes too late for its lease, and in time, is told as the store tells
+/// it.
+#[tokio::test]
+async fn a_late_completion_in_a_transaction_is_told_in_it() {
+    let Some(shop) = Shop::new().await else {
+        return;
+    };
+    for driver in DRIVERS {
+        let key = format!("{driver:?}");
+        let fence = granted(&shop.store, &key).await;
+        let said = shop.store.mark_unknown(fence, "timeout".into(), None).await;
+        assert_eq!(said.unwrap(), Held::Applied);
+        let transaction = shop.pay(driver, &key).await;
+        let finished = finish(transaction, fence, "paid").await.unwrap();
+        assert_eq!(finished, Finished::Held(Held::Applied), "{driver:?}");
+        let entries = shop.store.history(fence.id).await.unwrap();
+        let told: Vec<What> = entries.iter().map(|entry| entry.note.what).collect();
+        assert_eq!(told, [What::Unknown, What::CompletedLate], "{driver:?}");
+        let record = shop.store.find(fence.id).await.unwrap().unwrap();
+        assert_eq!(history::verify(&record, &entries), Ok(()));
+        // In time, at a later attempt.
+        let key = format!("{driver:?} in time");
+        let first = granted(&shop.store, &key).await;
+        shop.store.release(first, "refused".into()).await.unwrap();
+        let second = granted(&shop.store, &key).await;
+        let transaction = shop.pay(driver, &key).await;
+        finish(transaction, second, "paid").await.unwrap();
+        let entries = shop.store.history(first.id).await.unwrap();
+        let told: Vec<What> = entries.iter().map(|entry| entry.note.what).collect();
+        assert_eq!(told, [What::Released, What::Reattempted], "{driver:?}");
     }
 }

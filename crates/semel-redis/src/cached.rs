@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use redis::Cmd;
-use semel_core::store::{Epoch, Hearing, Page, Query, Result};
+use semel_core::history;
+use semel_core::inbox::{Handling, Message, Parked, Receipt};
+use semel_core::store::{Epoch, Hearing, Page, Query, Result, Standing, Which};
 use semel_core::transition::Replay;
 use semel_core::{
-    Backoff, Clock, Code, Completion, Decision, Fence, Fingerprint, Fingerprints, Held, Identity,
-    Inspect, Maintain, OperationId, Record, RecoveryPoint, Reserve, Resolution, Resolve, Store,
-    Timestamp,
+    Backoff, By, Clock, Code, Completion, Decision, Fence, Fingerprint, Fingerprints, Held,
+    Identity, Inbox, Inspect, Maintain, OperationId, Record, RecoveryPoint, Reserve, Resolution,
+    Resolve, Resource, Store, Timestamp,
 };
 use tokio::sync::Semaphore;
 
@@ -253,8 +255,17 @@ impl<S: Store + Inspect> Store for Cached<S> {
         self.shared.inner.evict(fence, code).await
     }
 
-    async fn mark_unknown(&self, fence: Fence, code: Code) -> Result<Held> {
-        self.shared.inner.mark_unknown(fence, code).await
+    async fn mark_unknown(
+        &self,
+        fence: Fence,
+        code: Code,
+        resource: Option<Resource>,
+    ) -> Result<Held> {
+        self.shared.inner.mark_unknown(fence, code, resource).await
+    }
+
+    fn prepare(&self, id: OperationId, completion: Completion) -> Result<Completion> {
+        self.shared.inner.prepare(id, completion)
     }
 
     async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {
@@ -271,13 +282,8 @@ impl<S: Store + Maintain + Inspect> Maintain for Cached<S> {
         self.shared.inner.sweep(limit).await
     }
 
-    async fn claim_due(
-        &self,
-        operation: Option<&str>,
-        backoff: Backoff,
-        limit: usize,
-    ) -> Result<Vec<Record>> {
-        self.shared.inner.claim_due(operation, backoff, limit).await
+    async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {
+        self.shared.inner.claim_due(which, backoff, limit).await
     }
 
     /// Also removes what Redis keeps under that key. There should be nothing, since only what
@@ -309,10 +315,10 @@ impl<S: Store + Maintain + Inspect> Maintain for Cached<S> {
 
     /// Also removes what Redis keeps of it. That nobody is given it any more does not rest on
     /// this: the store's epoch changes.
-    async fn erase(&self, id: OperationId) -> Result<bool> {
+    async fn erase(&self, id: OperationId, by: By) -> Result<bool> {
         let identity = self.shared.identity(id).await;
         let epoch = self.epoch();
-        let erased = self.shared.inner.erase(id).await;
+        let erased = self.shared.inner.erase(id, by).await;
         if let Some(identity) = identity {
             self.shared.remove(epoch, &identity).await;
         }
@@ -329,8 +335,38 @@ impl<S: Inspect> Inspect for Cached<S> {
         self.shared.inner.find_identity(identity).await
     }
 
+    async fn find_resource(&self, resource_id: &str) -> Result<Option<Record>> {
+        self.shared.inner.find_resource(resource_id).await
+    }
+
+    async fn history(&self, id: OperationId) -> Result<Vec<history::Entry>> {
+        self.shared.inner.history(id).await
+    }
+
+    async fn standing(&self) -> Result<Vec<Standing>> {
+        self.shared.inner.standing().await
+    }
+
     async fn list(&self, query: Query) -> Result<Page> {
         self.shared.inner.list(query).await
+    }
+}
+
+impl<S: Inbox> Inbox for Cached<S> {
+    async fn receive(&self, message: Message, handling: Handling) -> Result<Receipt> {
+        self.shared.inner.receive(message, handling).await
+    }
+
+    async fn settle(&self, source: &str, id: &str) -> Result<()> {
+        self.shared.inner.settle(source, id).await
+    }
+
+    async fn claim_parked(&self, backoff: Backoff, limit: usize) -> Result<Vec<Parked>> {
+        self.shared.inner.claim_parked(backoff, limit).await
+    }
+
+    async fn forget(&self, limit: usize) -> Result<usize> {
+        self.shared.inner.forget(limit).await
     }
 }
 

@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::store::{Epoch, Page, Query, Result};
+use semel_core::history::Entry;
+use semel_core::store::{Epoch, Page, Query, Result, Standing};
 use semel_core::{
     Clock, Code, Completion, Decision, Fence, Fingerprint, Fingerprints, Held, Identity,
     Inspect as _, Maintain as _, Memory, OperationId, Record, RecoveryPoint, Reserve, Resolve,
-    Response, Store as _, Timestamp, Verdict,
+    Resource, Response, Store as _, Timestamp, Verdict,
 };
 use semel_redis::{Cached, Options};
 use semel_testkit::faulty::{Fault, Gate, Verb};
@@ -138,7 +139,7 @@ async fn only_completed_answers_with_a_body_are_kept() {
     let ask = |request| async move { store.reserve(request).await.unwrap() };
     assert!(matches!(ask(request("k")).await, Decision::InProgress(_)));
     store
-        .mark_unknown(grant.fence, "timeout".into())
+        .mark_unknown(grant.fence, "timeout".into(), None)
         .await
         .unwrap();
     assert!(matches!(ask(request("k")).await, Decision::Unknown(_)));
@@ -262,7 +263,7 @@ async fn an_erasure_by_another_process_counts_at_once() {
     let id = world.kept("k").await;
     let other = world.kept("other").await;
     // By a process that does not even know of Redis.
-    assert!(world.memory.erase(id).await.unwrap());
+    assert!(world.memory.erase(id, "test".into()).await.unwrap());
     assert_eq!(world.redis.keys().len(), 2);
     let erased = replay(&world.store, request("k")).await;
     assert_eq!(
@@ -282,12 +283,17 @@ async fn an_erasure_removes_the_entry() {
     let id = world.kept("k").await;
     assert_eq!(world.redis.keys().len(), 1);
     let another = world.another().await;
-    assert!(another.erase(id).await.unwrap());
+    assert!(another.erase(id, "test".into()).await.unwrap());
     assert_eq!(world.redis.keys().len(), 0);
     assert_eq!(replayed_body(&world.store, request("k")).await, None);
     assert_eq!(world.redis.keys().len(), 0);
     // What cannot be found cannot be removed, and that is no error.
-    assert!(!another.erase(OperationId::generate()).await.unwrap());
+    assert!(
+        !another
+            .erase(OperationId::generate(), "test".into())
+            .await
+            .unwrap()
+    );
 }
 
 #[tokio::test]
@@ -295,7 +301,14 @@ async fn an_erasure_of_which_nobody_knows_whether_it_happened_removes_the_entry(
     let world = World::new().await;
     let id = world.kept("k").await;
     world.inner.next(Verb::Erase, Fault::FailAfter);
-    assert!(world.store.erase(id).await.unwrap_err().may_have_written());
+    assert!(
+        world
+            .store
+            .erase(id, "test".into())
+            .await
+            .unwrap_err()
+            .may_have_written()
+    );
     assert_eq!(world.redis.keys().len(), 0);
 }
 
@@ -304,7 +317,7 @@ async fn an_erasure_does_not_need_the_lookup() {
     let world = World::new().await;
     let id = world.kept("k").await;
     world.inner.next(Verb::Find, Fault::FailBefore);
-    assert!(world.store.erase(id).await.unwrap());
+    assert!(world.store.erase(id, "test".into()).await.unwrap());
     assert_eq!(replayed_body(&world.store, request("k")).await, None);
 }
 
@@ -316,13 +329,14 @@ async fn a_verdict_removes_what_should_not_be_there() {
     };
     world
         .store
-        .mark_unknown(grant.fence, "timeout".into())
+        .mark_unknown(grant.fence, "timeout".into(), None)
         .await
         .unwrap();
     let verdict = Resolve {
         fence: grant.fence,
         verdict: Verdict::NotExecuted("never_created".into()),
         by: "test".into(),
+        evidence: None,
     };
     world.store.resolve(verdict).await.unwrap();
     assert_eq!(world.redis.dels(), 1);
@@ -340,7 +354,7 @@ async fn a_fill_that_began_before_an_erasure_brings_nothing_back() {
     let store = world.store.clone();
     let reading = tokio::spawn(async move { replayed_body(&store, request("k")).await });
     gate.landed().await;
-    assert!(world.memory.erase(id).await.unwrap());
+    assert!(world.memory.erase(id, "test".into()).await.unwrap());
     gate.open();
     // This one asked before the erasure, and may be told.
     assert!(reading.await.unwrap().is_some());
@@ -360,7 +374,14 @@ async fn a_fill_that_lands_after_an_erasure_brings_nothing_back() {
     let reading = tokio::spawn(async move { replayed_body(&store, request("k")).await });
     gate.reached().await;
     // Its own connection, so that its removal is not behind the fill.
-    assert!(world.another().await.erase(id).await.unwrap());
+    assert!(
+        world
+            .another()
+            .await
+            .erase(id, "test".into())
+            .await
+            .unwrap()
+    );
     gate.open();
     assert!(reading.await.unwrap().is_some());
     assert_eq!(world.redis.written().len(), 1);
@@ -378,7 +399,7 @@ async fn an_answer_that_arrives_after_an_erasure_is_not_given() {
     let id = world.kept("k").await;
     let memory = world.memory.clone();
     world.redis.lie(move |_, stored| {
-        let erasing = memory.erase(id);
+        let erasing = memory.erase(id, "test".into());
         let mut erasing = std::pin::pin!(erasing);
         let mut context = std::task::Context::from_waker(std::task::Waker::noop());
         assert!(erasing.as_mut().poll(&mut context).is_ready());
@@ -415,8 +436,21 @@ impl semel_core::Store for Blind {
         self.0.evict(fence, code).await
     }
 
-    async fn mark_unknown(&self, fence: Fence, code: Code) -> Result<Held> {
-        self.0.mark_unknown(fence, code).await
+    async fn mark_unknown(
+        &self,
+        fence: Fence,
+        code: Code,
+        resource: Option<Resource>,
+    ) -> Result<Held> {
+        self.0.mark_unknown(fence, code, resource).await
+    }
+
+    fn prepare(&self, _: OperationId, completion: Completion) -> Result<Completion> {
+        let resource = None;
+        Ok(Completion {
+            resource,
+            ..completion
+        })
     }
 
     async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {
@@ -435,6 +469,18 @@ impl semel_core::Inspect for Blind {
 
     async fn find_identity(&self, identity: &Identity) -> Result<Option<Record>> {
         self.0.find_identity(identity).await
+    }
+
+    async fn find_resource(&self, resource_id: &str) -> Result<Option<Record>> {
+        self.0.find_resource(resource_id).await
+    }
+
+    async fn history(&self, id: OperationId) -> Result<Vec<Entry>> {
+        self.0.history(id).await
+    }
+
+    async fn standing(&self) -> Result<Vec<Standing>> {
+        self.0.standing().await
     }
 
     async fn list(&self, query: Query) -> Result<Page> {
@@ -458,6 +504,30 @@ async fn without_an_epoch_redis_is_neither_read_nor_written() {
     }
     assert_eq!(world.redis.gets(), gets);
     assert_eq!(world.redis.written().len(), sets);
+}
+
+/// What an application's transaction writes is what the store would have written.
+#[tokio::test]
+async fn a_completion_is_prepared_by_the_store_inside() {
+    let world = World::new().await;
+    let store = Options::new(world.redis.url.as_str())
+        .open(Blind(world.memory.clone()))
+        .await
+        .unwrap();
+    let completion = Completion {
+        response: Response {
+            status: 201,
+            headers: vec![],
+            body: None,
+            schema_version: 0,
+        },
+        resource: Some(Resource {
+            kind: "payment".into(),
+            id: "pay_1".into(),
+        }),
+    };
+    let prepared = store.prepare(OperationId::generate(), completion).unwrap();
+    assert_eq!(prepared.resource, None);
 }
 
 #[tokio::test]

@@ -96,7 +96,7 @@ async fn values_of_an_old_epoch_are_not_given() {
     let (fake, store) = world().await;
     let old = fake.written()[0].value.clone();
     let id = replay(&store, request("a")).await.id;
-    assert!(store.erase(id).await.unwrap());
+    assert!(store.erase(id, "test".into()).await.unwrap());
     fake.lie(move |_, _| Say::Value(Some(old.clone())));
     assert_eq!(replayed_body(&store, request("a")).await, None);
 }
@@ -232,7 +232,7 @@ async fn a_redis_that_is_away_is_no_error() {
             let body = replayed_body(&store, request("a")).await;
             assert_eq!(body.as_deref(), Some(&b"answer"[..]));
         }
-        assert!(store.erase(id).await.unwrap());
+        assert!(store.erase(id, "test".into()).await.unwrap());
         assert_eq!(replayed_body(&store, request("a")).await, None);
     }
 }
