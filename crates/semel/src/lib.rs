@@ -87,6 +87,12 @@
 //! # }
 //! ```
 //!
+//! # Nothing stays unknown
+//! With the feature `worker`, a `Worker` in the same process, or in another on the same store,
+//! turns executions whose owner fell silent into unknowns, asks your `Reconcile` what became of
+//! each, sets aside for a person what nobody finds out, and lets go of what has had its time.
+//! See `docs/reconcile.md`.
+//!
 //! # Where the layer goes
 //! Inside of authentication, so that [`tenant`] can rely on it, and outside of whatever the
 //! operation consists of. Compression and tracing go outside of it: what it stores is replayed
@@ -95,7 +101,8 @@
 //! # Features
 //! `axum` (on by default): [`Operation`] as an extractor, [`Outcome`] as a response. `sqlite`
 //! (on by default): the embedded store. `postgres`: the store that many processes share. `sqlx`:
-//! transactions of sqlx. `redis`: a replay cache in front of PostgreSQL. Each only adds.
+//! transactions of sqlx. `redis`: a replay cache in front of PostgreSQL. `worker`: what happens out
+//! of band. Each only adds.
 
 #[cfg(all(feature = "axum", feature = "sqlite"))]
 mod sqlite;
@@ -105,6 +112,8 @@ pub use sqlite::in_sqlite;
 
 pub use semel_core::fingerprint::Options as FingerprintOptions;
 pub use semel_core::key::Dialect;
+#[cfg(feature = "worker")]
+pub use semel_core::{Code, Completion, Record, Response};
 pub use semel_core::{
     Fingerprint, Inspect, KeyScope, Maintain, Memory, OnExpired, OperationId, Policy, Resource,
     Store, Transaction, Windows,
@@ -122,3 +131,7 @@ pub use semel_postgres::transaction::Sqlx;
 pub use semel_redis::{Cached, Options as Redis};
 #[cfg(feature = "sqlite")]
 pub use semel_sqlite::{Sqlite, rusqlite};
+#[cfg(feature = "worker")]
+pub use semel_worker::{
+    Asked, CancellationToken, Finding, Found, Pace, Reconcile, Reconcilers, Schedule, Worker,
+};

@@ -1,0 +1,213 @@
+//! What the headers of an event claim.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use http::{HeaderMap, HeaderName};
+
+use super::Scheme;
+
+/// The most signatures of one event: senders add one per secret while they replace it.
+pub const MAX_SIGNATURES: usize = 16;
+
+/// The most digits of a time in seconds; these reach beyond the year 30,000.
+const MAX_DIGITS: usize = 12;
+
+const ID: HeaderName = HeaderName::from_static("webhook-id");
+const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+const STRIPE: HeaderName = HeaderName::from_static("stripe-signature");
+
+/// Why an event was refused. For the log: whoever sent it is not told.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refused {
+    /// A header is not there.
+    #[error("the header {0} is missing")]
+    Missing(HeaderName),
+    /// Two lines, even if identical: somebody in between added one.
+    #[error("the header {0} is there more than once")]
+    Repeated(HeaderName),
+    /// A header that cannot be read.
+    #[error("the header {0} cannot be read: {1}")]
+    Malformed(HeaderName, &'static str),
+    /// Signed by nobody we know, or altered since.
+    #[error("no secret of this source gives one of its signatures")]
+    Signature,
+    /// Signed, and sent long ago: a clock is wrong, or somebody kept it.
+    #[error("it was signed too long ago")]
+    Old,
+    /// Signed, and sent in the future: a clock is wrong.
+    #[error("it was signed in the future")]
+    Early,
+}
+
+/// What an event's headers say of its signature, before any of it is believed.
+#[derive(Debug)]
+pub(super) struct Claim<'a> {
+    id: Option<&'a str>,
+    timestamp: Option<(&'a str, i64)>,
+    signatures: Vec<[u8; 32]>,
+}
+
+impl<'a> Claim<'a> {
+    pub(super) fn read(scheme: &Scheme, headers: &'a HeaderMap) -> Result<Self, Refused> {
+        match scheme {
+            Scheme::Standard => Self::standard(headers),
+            Scheme::Stripe => Self::stripe(headers),
+            Scheme::Hmac {
+                signature,
+                timestamp,
+                ..
+            } => {
+                let claimed = one(headers, signature)?;
+                let claimed = claimed.strip_prefix("sha256=").unwrap_or(claimed);
+                let wrong = "it is neither 64 hexadecimal digits nor 32 bytes in base64";
+                let tag = hexadecimal(claimed)
+                    .or_else(|| in_base64(claimed))
+                    .ok_or_else(|| Refused::Malformed(signature.clone(), wrong))?;
+                Ok(Self {
+                    id: None,
+                    timestamp: timestamp
+                        .as_ref()
+                        .map(|name| seconds(name, one(headers, name)?))
+                        .transpose()?,
+                    signatures: vec![tag],
+                })
+            }
+        }
+    }
+
+    /// `webhook-signature: v1,<base64> v1,<base64>`; other versions are for other keys.
+    fn standard(headers: &'a HeaderMap) -> Result<Self, Refused> {
+        let malformed = |problem| Refused::Malformed(SIGNATURE, problem);
+        let id = one(headers, &ID)?;
+        if id.is_empty() {
+            return Err(Refused::Malformed(ID, "it is empty"));
+        }
+        let timestamp = seconds(&TIMESTAMP, one(headers, &TIMESTAMP)?)?;
+        let mut signatures = Vec::new();
+        for entry in one(headers, &SIGNATURE)?.split(' ') {
+            let (version, text) = entry
+                .split_once(',')
+                .ok_or_else(|| malformed("an entry has no version"))?;
+            if version == "v1" {
+                let tag = in_base64(text)
+                    .ok_or_else(|| malformed("a signature is not 32 bytes in base64"))?;
+                push(&mut signatures, tag, malformed)?;
+            }
+        }
+        bounded(Some(id), timestamp, signatures, malformed)
+    }
+
+    /// `Stripe-Signature: t=<seconds>,v1=<hex>,v1=<hex>`; other schemes are not for here.
+    fn stripe(headers: &'a HeaderMap) -> Result<Self, Refused> {
+        let malformed = |problem| Refused::Malformed(STRIPE, problem);
+        let mut timestamp = None;
+        let mut signatures = Vec::new();
+        for entry in one(headers, &STRIPE)?.split(',') {
+            let (name, value) = entry
+                .split_once('=')
+                .ok_or_else(|| malformed("an entry has no value"))?;
+            match name {
+                "t" if timestamp.is_some() => return Err(malformed("it has two times")),
+                "t" => timestamp = Some(seconds(&STRIPE, value)?),
+                "v1" => {
+                    let tag = hexadecimal(value)
+                        .ok_or_else(|| malformed("a signature is not 64 hexadecimal digits"))?;
+                    push(&mut signatures, tag, malformed)?;
+                }
+                _ => {}
+            }
+        }
+        let timestamp = timestamp.ok_or_else(|| malformed("it has no time"))?;
+        bounded(None, timestamp, signatures, malformed)
+    }
+
+    pub(super) fn id(&self) -> Option<&'a str> {
+        self.id
+    }
+
+    /// When it was signed, by the sender's clock.
+    pub(super) fn seconds(&self) -> Option<i64> {
+        self.timestamp.map(|(_, seconds)| seconds)
+    }
+
+    pub(super) fn signatures(&self) -> &[[u8; 32]] {
+        &self.signatures
+    }
+
+    /// What is signed in front of the body, as it came.
+    pub(super) fn signed_prefix(&self) -> Vec<&'a [u8]> {
+        let time = self.timestamp.map(|(text, _)| text);
+        [self.id, time]
+            .into_iter()
+            .flatten()
+            .flat_map(|part| [part.as_bytes(), b"."])
+            .collect()
+    }
+}
+
+fn push(
+    signatures: &mut Vec<[u8; 32]>,
+    tag: [u8; 32],
+    malformed: impl Fn(&'static str) -> Refused,
+) -> Result<(), Refused> {
+    if signatures.len() == MAX_SIGNATURES {
+        return Err(malformed("it has too many signatures"));
+    }
+    signatures.push(tag);
+    Ok(())
+}
+
+fn bounded<'a>(
+    id: Option<&'a str>,
+    timestamp: (&'a str, i64),
+    signatures: Vec<[u8; 32]>,
+    malformed: impl Fn(&'static str) -> Refused,
+) -> Result<Claim<'a>, Refused> {
+    if signatures.is_empty() {
+        return Err(malformed("it has no signature `v1`"));
+    }
+    Ok(Claim {
+        id,
+        timestamp: Some(timestamp),
+        signatures,
+    })
+}
+
+/// The only line of a header.
+fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a str, Refused> {
+    let mut lines = headers.get_all(name).iter();
+    let line = lines.next().ok_or_else(|| Refused::Missing(name.clone()))?;
+    if lines.next().is_some() {
+        return Err(Refused::Repeated(name.clone()));
+    }
+    line.to_str()
+        .map_err(|_| Refused::Malformed(name.clone(), "it is not visible ASCII"))
+}
+
+fn seconds<'a>(name: &HeaderName, text: &'a str) -> Result<(&'a str, i64), Refused> {
+    let digits = (1..=MAX_DIGITS).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+    text.parse()
+        .ok()
+        .filter(|_| digits)
+        .map(|seconds| (text, seconds))
+        .ok_or_else(|| Refused::Malformed(name.clone(), "the time is not in whole seconds"))
+}
+
+fn hexadecimal(text: &str) -> Option<[u8; 32]> {
+    let digits = text.as_bytes();
+    if digits.len() != 64 {
+        return None;
+    }
+    let mut tag = [0; 32];
+    for (byte, pair) in tag.iter_mut().zip(digits.chunks_exact(2)) {
+        let [high, low] = [pair[0], pair[1]].map(|digit| char::from(digit).to_digit(16));
+        *byte = u8::try_from(high? << 4 | low?).ok()?;
+    }
+    Some(tag)
+}
+
+fn in_base64(text: &str) -> Option<[u8; 32]> {
+    STANDARD.decode(text).ok()?.try_into().ok()
+}
