@@ -201,7 +201,12 @@ mod tests {
             let text = std::fs::read_to_string(&page).unwrap_or_default();
             assert!(text.contains(reason.code), "no page {}", page.display());
         }
-        let known = std::fs::read_dir(&pages).unwrap().count();
+        let known = std::fs::read_dir(&pages).unwrap();
+        // The gateway's admin API has codes of its own.
+        let admin = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with("admin_");
+        let known = known
+            .filter(|page| !admin(&page.as_ref().unwrap().file_name()))
+            .count();
         let codes: std::collections::HashSet<_> =
             reason::ALL.iter().map(|reason| reason.code).collect();
         // One page a code, and the list of them.

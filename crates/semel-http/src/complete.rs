@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use semel_core::transition::Fenced;
-use semel_core::{Code, Completion, Fence, Held, Status, Store, store};
+use semel_core::{Code, Completion, Fence, Held, Resource, Status, Store, store};
 use tokio::time::{Instant, sleep};
 
 use crate::layer::State;
@@ -25,7 +25,7 @@ pub(crate) enum Word {
     Complete(Completion),
     Release(Code),
     Evict(Code),
-    MarkUnknown(Code),
+    MarkUnknown(Code, Option<Resource>),
 }
 
 impl Word {
@@ -33,7 +33,7 @@ impl Word {
     pub(crate) fn completion(&self) -> Option<&Completion> {
         match self {
             Self::Complete(completion) => Some(completion),
-            Self::Release(_) | Self::Evict(_) | Self::MarkUnknown(_) => None,
+            Self::Release(_) | Self::Evict(_) | Self::MarkUnknown(..) => None,
         }
     }
 }
@@ -147,7 +147,7 @@ impl<'a, S: Store> Record<'a, S> {
                 Word::Complete(_) => return false,
                 Word::Evict(_) if self.fence.attempt == 1 => None,
                 Word::Release(_) | Word::Evict(_) => at(Status::FailedRetryable),
-                Word::MarkUnknown(_) => at(Status::Unknown),
+                Word::MarkUnknown(..) => at(Status::Unknown),
             }
     }
 
@@ -157,7 +157,11 @@ impl<'a, S: Store> Record<'a, S> {
             Word::Complete(completion) => store.complete(self.fence, completion.clone()).await,
             Word::Release(code) => store.release(self.fence, code.clone()).await,
             Word::Evict(code) => store.evict(self.fence, code.clone()).await,
-            Word::MarkUnknown(code) => store.mark_unknown(self.fence, code.clone()).await,
+            Word::MarkUnknown(code, resource) => {
+                store
+                    .mark_unknown(self.fence, code.clone(), resource.clone())
+                    .await
+            }
         }
     }
 }

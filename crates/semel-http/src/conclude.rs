@@ -11,7 +11,7 @@ use crate::reason::{self, Reason};
 use crate::route::Route;
 use crate::rules::Rules;
 use crate::service::settled;
-use crate::stored;
+use crate::{resource, stored};
 
 /// How an execution ended: with a whole answer, or without.
 pub(crate) type Ended<R> = Result<Response<Collected<R>>, Code>;
@@ -34,6 +34,7 @@ pub(crate) fn conclude<R>(
         code,
         words,
     } = route.outcomes.judge(&mut response);
+    let resource = resource::take(&mut response);
     let in_other_words = match (words, ending) {
         (Words::Unreachable, _) => Some(&reason::UPSTREAM_UNREACHABLE),
         (Words::Layer, Ending::NotExecuted | Ending::Forget) => Some(&reason::NOT_EXECUTED),
@@ -45,10 +46,10 @@ pub(crate) fn conclude<R>(
         (Words::Application | Words::Layer, _) => None,
     };
     let word = match ending {
-        Ending::Completed => Word::Complete(completion(route, &mut response)),
+        Ending::Completed => Word::Complete(completion(route, &response, resource)),
         Ending::NotExecuted => Word::Release(code),
         Ending::Forget => Word::Evict(code),
-        Ending::Unknown => Word::MarkUnknown(code),
+        Ending::Unknown => Word::MarkUnknown(code, resource),
     };
     if let Some(reason) = in_other_words {
         let answer = refuse(rules, reason, id);
@@ -70,7 +71,7 @@ pub(crate) fn conclude<R>(
 /// An execution that ended without an answer: it may have happened.
 pub(crate) fn broken<R>(rules: &Rules, id: OperationId, code: Code) -> Conclusion<R> {
     Conclusion {
-        word: Word::MarkUnknown(code),
+        word: Word::MarkUnknown(code, None),
         answer: refuse(rules, &reason::OUTCOME_BROKEN, id),
     }
 }
@@ -94,9 +95,13 @@ pub(crate) fn found_inside<R>(
     }))
 }
 
-fn completion<R>(route: &Route, response: &mut Response<Collected<R>>) -> Completion {
+fn completion<R>(
+    route: &Route,
+    response: &Response<Collected<R>>,
+    resource: Option<Resource>,
+) -> Completion {
     Completion {
-        resource: response.extensions_mut().remove::<Resource>(),
+        resource,
         response: semel_core::Response {
             status: response.status().as_u16(),
             headers: route.stored.take(response.headers()),

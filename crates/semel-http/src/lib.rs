@@ -27,6 +27,7 @@ pub mod outcome;
 mod reason;
 mod replay;
 mod reserve;
+pub mod resource;
 pub mod route;
 mod rules;
 mod service;

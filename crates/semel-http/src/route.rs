@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
-use http::{HeaderName, Method, StatusCode};
+use http::{HeaderMap, HeaderName, Method, StatusCode};
 use semel_core::fingerprint::{Options, Rules};
 use semel_core::key::{self, MAX_LENGTH};
 use semel_core::{KeyScope, OnExpired, Policy};
@@ -240,6 +241,12 @@ impl Route {
     pub fn store_set_cookie(mut self) -> Self {
         self.stored.set_cookie = true;
         self
+    }
+
+    /// The header lines of an answer that this route stores, in order: for whoever learns of an
+    /// answer by another way than through the layer.
+    pub fn stored_headers(&self, headers: &HeaderMap) -> Vec<(Box<str>, Bytes)> {
+        self.stored.take(headers)
     }
 }
 

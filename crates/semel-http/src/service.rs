@@ -17,8 +17,7 @@ use crate::extract::{Extracted, extract};
 use crate::guarded::guarded;
 use crate::layer::Layer;
 use crate::outcome::{Ending, Outcome, Words, strip};
-use crate::reason;
-use crate::together;
+use crate::{reason, resource, together};
 
 /// Any error of a body or a service.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -177,6 +176,7 @@ fn passed<B>(mut response: Response<B>, dialect: Dialect) -> Response<ResponseBo
         );
         return settled(Refusal::new(&reason::NOT_EXECUTED).render(dialect));
     }
+    let _ = resource::take(&mut response);
     let reason = match strip(&mut response) {
         Some(Outcome {
             words: Words::Unreachable,

@@ -8,7 +8,7 @@ use http::Response;
 use semel_core::transaction::{Conclude, Finished};
 use semel_core::transition::Grant;
 use semel_core::{
-    Code, Decision, Held, OperationId, Reserve, Store, Timestamp, Transaction, store,
+    Code, Completion, Decision, Held, OperationId, Reserve, Store, Timestamp, Transaction, store,
 };
 use tokio::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::body::{Collected, ResponseBody};
 use crate::complete::{Record, Word, Written};
 use crate::conclude::{Conclusion, Ended, broken, conclude, found_inside, refuse};
 use crate::execute::heart;
-use crate::layer::Layer;
+use crate::layer::{Layer, State};
 use crate::reason::{self, Reason};
 use crate::replay::{self, disclose_expiry};
 use crate::reserve::give_back;
@@ -88,12 +88,14 @@ impl<S: Store> Attempt<'_, S> {
         let conclude: Conclude = if let Some(aside) = inside {
             let (guard, rules) = (Arc::clone(self.guard), Arc::clone(&self.layer.rules));
             let (id, slot) = (self.id(), Arc::clone(&concluded));
+            let state = Arc::clone(&self.layer.state);
             Box::new(move |found| {
                 let aside =
                     std::mem::take(&mut *aside.lock().unwrap_or_else(PoisonError::into_inner));
                 let response = found_inside(found?, aside, guard.route.max_response)?;
                 let conclusion = conclude(&guard.route, &rules, id, response);
                 let completion = conclusion.word.completion().cloned();
+                let completion = completion.and_then(|completion| prepared(&state, id, completion));
                 *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(conclusion);
                 completion
             })
@@ -105,7 +107,8 @@ impl<S: Store> Attempt<'_, S> {
                 return self.say(conclusion).await;
             };
             *concluded.lock().unwrap_or_else(PoisonError::into_inner) = Some(conclusion);
-            Box::new(move |_| Some(completion))
+            let completion = prepared(&self.layer.state, self.id(), completion);
+            Box::new(move |_| completion)
         };
         let expires_at = self.expires_at();
         match self.end(transaction, conclude).await {
@@ -179,7 +182,7 @@ impl<S: Store> Attempt<'_, S> {
     ) -> Response<ResponseBody<R>> {
         let code = Code::new(code);
         let (word, reason) = if foreign_effects {
-            (Word::MarkUnknown(code), &reason::OUTCOME_BROKEN)
+            (Word::MarkUnknown(code, None), &reason::OUTCOME_BROKEN)
         } else {
             (Word::Release(code), &reason::NOT_EXECUTED)
         };
@@ -240,6 +243,18 @@ impl<S: Store> Attempt<'_, S> {
     fn id(&self) -> OperationId {
         self.grant.fence.id
     }
+}
+
+/// A completion as the store keeps it. Where it cannot be made so, the transaction is rolled back.
+fn prepared<S: Store>(
+    state: &State<S>,
+    id: OperationId,
+    completion: Completion,
+) -> Option<Completion> {
+    let prepared = state.store.prepare(id, completion);
+    prepared
+        .inspect_err(|error| tracing::error!(%id, %error, "an answer cannot be stored"))
+        .ok()
 }
 
 fn unanswered(reason: &str) -> store::Result<Finished> {

@@ -17,7 +17,7 @@ const ALWAYS: [HeaderName; 7] = [
 
 /// What belongs to one connection, one moment or one caller, and would be wrong or dangerous
 /// in another answer. A route that lists one of these is refused.
-const NEVER: [&str; 23] = [
+const NEVER: [&str; 24] = [
     "connection",
     "keep-alive",
     "te",
@@ -40,6 +40,7 @@ const NEVER: [&str; 23] = [
     "idempotency-key",
     "idempotency-key-expires",
     "semel-outcome",
+    "semel-resource",
     "set-cookie",
 ];
 

@@ -16,7 +16,7 @@ use semel_core::store::{Epoch, Hearing, Result};
 use semel_core::transaction::{Conclude, Finished, Finishing};
 use semel_core::{
     Clock, Code, Completion, Decision, Fence, Held, Inspect as _, Memory, OperationId,
-    RecoveryPoint, Reserve, Store, Transaction,
+    RecoveryPoint, Reserve, Resource, Store, Transaction,
 };
 use semel_http::{InFlight, Layer, Operation, Together, tenant};
 use semel_testkit::faulty::Gate;
@@ -135,8 +135,13 @@ impl Store for Shared {
         self.memory.evict(fence, code).await
     }
 
-    async fn mark_unknown(&self, fence: Fence, code: Code) -> Result<Held> {
-        self.memory.mark_unknown(fence, code).await
+    async fn mark_unknown(
+        &self,
+        fence: Fence,
+        code: Code,
+        resource: Option<Resource>,
+    ) -> Result<Held> {
+        self.memory.mark_unknown(fence, code, resource).await
     }
 
     async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {

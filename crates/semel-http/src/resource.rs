@@ -1,0 +1,83 @@
+//! What an operation created, as its application names it.
+
+use http::{HeaderName, Response};
+use semel_core::Resource;
+
+/// The header in which an application in any language names what it created, as `payment/pay_789`:
+/// what kind it is, and its id. It never reaches the client. Where the outcome is unknown it is
+/// what a provider's event can be matched by, and where the answer is no longer stored it is
+/// what a retry is pointed to.
+pub const HEADER: HeaderName = HeaderName::from_static("semel-resource");
+
+/// Longest kind or id, in bytes.
+pub const MAX_BYTES: usize = 255;
+
+/// Takes the name out of a response: the extension before the header, since only code in this
+/// process can set it. What is no name, or two, is none.
+pub(crate) fn take<B>(response: &mut Response<B>) -> Option<Resource> {
+    let by_header = response.headers().contains_key(&HEADER).then(|| {
+        let mut lines = response.headers().get_all(&HEADER).iter();
+        match (
+            lines.next().and_then(|line| line.to_str().ok()),
+            lines.next(),
+        ) {
+            (Some(line), None) => parse(line.trim()),
+            (_, _) => None,
+        }
+    });
+    if let Some(named) = &by_header {
+        if named.is_none() {
+            tracing::warn!("semel-resource is not KIND/ID once, such as payment/pay_789; ignored");
+        }
+        response.headers_mut().remove(&HEADER);
+    }
+    response
+        .extensions_mut()
+        .remove::<Resource>()
+        .or(by_header.flatten())
+}
+
+fn parse(line: &str) -> Option<Resource> {
+    let (kind, id) = line.split_once('/')?;
+    let fits = |part: &str| !part.is_empty() && part.len() <= MAX_BYTES;
+    (fits(kind) && fits(id)).then(|| Resource {
+        kind: kind.into(),
+        id: id.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(lines: &[&str]) -> Option<Resource> {
+        let mut response = Response::new(());
+        for line in lines {
+            response.headers_mut().append(HEADER, line.parse().unwrap());
+        }
+        let resource = take(&mut response);
+        assert!(!response.headers().contains_key(HEADER), "{lines:?}");
+        resource
+    }
+
+    #[test]
+    fn a_name_is_taken_out_and_what_is_none_is_ignored() {
+        let payment = Resource {
+            kind: "payment".into(),
+            id: "pay/7 89".into(),
+        };
+        assert_eq!(taken(&[" payment/pay/7 89 "]), Some(payment));
+        let long = format!("payment/{}", "p".repeat(MAX_BYTES + 1));
+        for none in [
+            &[][..],
+            &[""],
+            &["payment"],
+            &["/pay_789"],
+            &["payment/"],
+            &["payment/1", "payment/1"],
+            &[&long],
+        ] {
+            assert_eq!(taken(none), None, "{none:?}");
+        }
+    }
+}
