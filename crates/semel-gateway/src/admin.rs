@@ -1,9 +1,10 @@
-//! The listener for operators: health, readiness and metrics.
+//! The listener for operators: health, readiness, metrics, and the API.
 
+pub mod api;
 mod token;
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,11 +13,13 @@ use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, WWW_AUTHENTICATE};
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, WWW_AUTHENTICATE};
+use http::uri::Authority;
 use http::{HeaderMap, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
 use tokio::net::TcpListener;
 
+pub use api::{Api, Whole};
 pub use token::Token;
 
 use crate::tenant::{bearer, only};
@@ -25,20 +28,30 @@ use crate::tenant::{bearer, only};
 /// second; after this it is not ready.
 pub const READY_WITHIN: Duration = Duration::from_secs(2);
 
+/// Where the metrics are.
+const METRICS: &str = "/metrics";
+
 /// The paths of the admin listener.
 ///
 /// With a token, `/healthz` and `/readyz` are open and everything else asks for it; a path that
 /// does not exist, too. Without one, only callers on this machine are served.
 ///
 /// `ready` asks the store, and its error says what is wrong.
-pub fn router<R, F>(token: Option<Token>, ready: R, metrics: PrometheusHandle) -> Router
+pub fn router<R, F, S>(
+    token: Option<Token>,
+    ready: R,
+    metrics: PrometheusHandle,
+    api: Api<S>,
+) -> Router
 where
+    S: Whole,
     R: Fn() -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<(), String>> + Send + 'static,
 {
     let access = Arc::new(token.map_or(Access::Loopback, Access::Token));
     let guarded = Router::new()
-        .route("/metrics", get(move || async move { exposition(&metrics) }))
+        .route(METRICS, get(move || async move { exposition(&metrics) }))
+        .merge(api::router(api))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here\n") })
         .layer(middleware::from_fn_with_state(
             Arc::clone(&access),
@@ -88,6 +101,17 @@ async fn authorised(
             "send the admin token: Authorization: Bearer TOKEN\n",
         )
             .into_response(),
+        // What is counted names nobody, and scrapers have names of their own for this machine.
+        Access::Loopback
+            if request.uri().path() != METRICS && !names_this_machine(request.headers()) =>
+        {
+            (
+                StatusCode::FORBIDDEN,
+                "without an admin token only requests to localhost are served, by that name or \
+                 its address; set SEMEL_ADMIN_TOKEN to use another\n",
+            )
+                .into_response()
+        }
         Access::Token(_) | Access::Loopback => next.run(request).await,
     }
 }
@@ -115,6 +139,23 @@ async fn local(State(access): State<Arc<Access>>, request: Request, next: Next) 
             .into_response(),
         Access::Loopback | Access::Token(_) => next.run(request).await,
     }
+}
+
+/// A page in a browser on this machine reaches this listener as well, under a name that its author
+/// lets point here. It cannot choose the `Host` that the browser then sends.
+fn names_this_machine(headers: &HeaderMap) -> bool {
+    let host = only(headers, &HOST).ok().flatten();
+    let authority = host.and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
+    authority.is_some_and(|authority| {
+        let host = authority
+            .host()
+            .trim_start_matches('[')
+            .trim_end_matches(']');
+        host.eq_ignore_ascii_case("localhost")
+            || host
+                .parse::<IpAddr>()
+                .is_ok_and(|address| address.is_loopback())
+    })
 }
 
 async fn readiness(ready: impl Future<Output = Result<(), String>>) -> (StatusCode, String) {

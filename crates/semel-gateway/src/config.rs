@@ -22,11 +22,15 @@ mod environment;
 mod fingerprint;
 mod pattern;
 mod policy;
+mod poll;
 mod problem;
+mod reconcile;
 mod route;
+mod status;
 mod table;
 mod tenant;
 mod units;
+mod webhook;
 
 use std::io::Read as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -36,15 +40,19 @@ use std::time::Duration;
 
 use http::HeaderName;
 use semel_core::key::Dialect;
+use semel_seal::Keyring;
 
 pub use address::{CacheUrl, Listen, Secret, StoreUrl, Upstream};
 pub use environment::Environment;
 pub use pattern::Pattern;
 pub use policy::{MAX_BODY, PolicyConfig};
+pub use poll::Poll;
 pub use problem::{Origin, Problem, Report, Style};
+pub use reconcile::{MAX_POLL_TIMEOUT, ReconcileConfig};
 pub use route::{MAX_ROUTES, MAX_WAIT, RouteConfig};
 pub use tenant::TenantFrom;
 pub use units::{MAX_DURATION, duration, size};
+pub use webhook::{MAX_WEBHOOKS, WebhookConfig};
 
 use crate::admin::Token;
 use crate::server;
@@ -75,6 +83,8 @@ pub struct Config {
     pub replay_cache: u64,
     /// The listener for operators.
     pub admin: AdminConfig,
+    /// What answers are sealed with; without it they are stored as they are.
+    pub encryption: Option<Keyring>,
     /// What the gateway listener identifies itself by; without it, it speaks plain HTTP.
     pub tls: Option<TlsConfig>,
     /// Who is calling.
@@ -87,6 +97,8 @@ pub struct Config {
     pub limits: Limits,
     /// In the order of the file.
     pub routes: Vec<RouteConfig>,
+    /// Who sends events, in the order of the file.
+    pub webhooks: Vec<WebhookConfig>,
 }
 
 /// The listener for operators.
@@ -240,6 +252,7 @@ impl Source {
             document.admin_listen,
         );
         let token = pick.of(None, "", "SEMEL_ADMIN_TOKEN", document.admin_token);
+        let encryption = pick.of(None, "", "SEMEL_ENCRYPTION_KEYS", document.encryption);
 
         let (store, store_from) =
             store.unwrap_or_else(|| (StoreUrl::Sqlite("semel.db".into()), Origin::Default));
@@ -293,12 +306,14 @@ impl Source {
                 listen: admin_listen,
                 token: token.map(|(token, _)| token),
             },
+            encryption: encryption.map(|(keys, _)| keys),
             tls: document.tls,
             tenant: document.tenant,
             policy: document.policy,
             drain: document.drain,
             limits: document.limits,
             routes: document.routes,
+            webhooks: document.webhooks,
         })
     }
 }

@@ -11,13 +11,15 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body_util::{Either, Full};
-use semel_core::{Inspect, Store};
 use semel_http::{Layer, ResponseBody};
+use semel_worker::webhook::Sources;
 use tower_layer::Layer as _;
 use tower_service::Service;
 
+use crate::admin::Whole;
 use crate::server::Incoming;
 use crate::upstream::{Body, Forward};
+use crate::webhooks::{self, WEBHOOK_PATH};
 
 /// Where the status of operations is served, on the gateway's own listener.
 pub const STATUS_PATH: &str = "/.semel/operations/";
@@ -29,17 +31,31 @@ const OWN: &str = "/.semel/";
 /// began keep theirs.
 pub type Current<S> = Arc<ArcSwap<Layer<S>>>;
 
+/// What the gateway answers by itself, besides the status of operations.
+#[derive(Debug)]
+pub struct Own<S> {
+    /// Where events go.
+    pub store: S,
+    /// Who may send them.
+    pub sources: ArcSwap<Sources>,
+}
+
 /// The gateway as a service: one per worker, around the worker's own upstream connections.
 #[derive(Debug)]
 pub struct Front<S> {
     layer: Current<S>,
+    own: Arc<Own<S>>,
     upstream: Forward,
 }
 
 impl<S> Front<S> {
     /// Puts the layer in front of the upstream.
-    pub fn new(layer: Current<S>, upstream: Forward) -> Self {
-        Self { layer, upstream }
+    pub fn new(layer: Current<S>, own: Arc<Own<S>>, upstream: Forward) -> Self {
+        Self {
+            layer,
+            own,
+            upstream,
+        }
     }
 }
 
@@ -47,6 +63,7 @@ impl<S> Clone for Front<S> {
     fn clone(&self) -> Self {
         Self {
             layer: Arc::clone(&self.layer),
+            own: Arc::clone(&self.own),
             upstream: self.upstream.clone(),
         }
     }
@@ -54,7 +71,7 @@ impl<S> Clone for Front<S> {
 
 type Answer = Response<Either<ResponseBody<Body>, Full<Bytes>>>;
 
-impl<S: Store + Inspect> Service<Request<Incoming>> for Front<S> {
+impl<S: Whole> Service<Request<Incoming>> for Front<S> {
     type Response = Answer;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Answer, Infallible>> + Send>>;
@@ -64,6 +81,13 @@ impl<S: Store + Inspect> Service<Request<Incoming>> for Front<S> {
     }
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+        if request.uri().path().starts_with(WEBHOOK_PATH) {
+            let own = Arc::clone(&self.own);
+            return Box::pin(async move {
+                let answer = webhooks::answer(&own.store, &own.sources.load(), request).await;
+                Ok(answer.map(|body| Either::Right(Full::new(body))))
+            });
+        }
         if request.uri().path().starts_with(OWN) {
             let layer = self.layer.load_full();
             return Box::pin(async move {

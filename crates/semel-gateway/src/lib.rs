@@ -9,13 +9,16 @@ mod assemble;
 pub mod config;
 mod front;
 mod hygiene;
+pub mod observed;
+pub mod reconcile;
 mod run;
 pub mod server;
 pub mod telemetry;
 pub mod tenant;
 pub mod upstream;
+pub mod webhooks;
 
 pub use assemble::guard;
 pub use config::Config;
-pub use front::{Current, Front, STATUS_PATH};
-pub use run::{Error, Listening, run};
+pub use front::{Current, Front, Own, STATUS_PATH};
+pub use run::{Error, Listening, Role, run};

@@ -1,5 +1,7 @@
 //! The process: both listeners, from their start to the last word of every execution.
 
+mod reload;
+
 use std::io;
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -7,29 +9,46 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use semel_core::{Inspect, Memory, OperationId, Store};
-use semel_http::{Layer, route};
+use semel_core::{Inspect, Memory, OperationId};
+use semel_http::route;
 use semel_postgres::Postgres;
+use semel_seal::Sealed;
 use semel_sqlite::Sqlite;
+use semel_worker::Worker;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::assemble::{guard, guard_anew};
+use crate::admin::{Api, Whole};
+use crate::assemble::guard;
 use crate::config::{CacheUrl, Config, Source, StoreUrl};
-use crate::front::{Current, Front};
+use crate::front::{Current, Front, Own};
+use crate::observed::{Events, Observed};
 use crate::server::{Limits, Tls, TlsError, Workers, bind};
 use crate::upstream::{ConfigError, Forward, Upstream, UpstreamConfig};
-use crate::{admin, telemetry};
+use reload::reload;
+
+use crate::{admin, reconcile, telemetry, webhooks};
 
 /// Where the listeners are, once both are ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listening {
-    /// For requests.
-    pub gateway: String,
+    /// For requests, where the process serves them.
+    pub gateway: Option<String>,
     /// For operators.
     pub admin: String,
+}
+
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Serves requests, and does what happens out of band beside it.
+    Gateway,
+    /// Serves requests, and leaves the rest to others.
+    GatewayOnly,
+    /// Only does what happens out of band.
+    Worker,
 }
 
 /// Why the gateway could not start, or could not go on. None of these has executed anything.
@@ -56,6 +75,9 @@ pub enum Error {
     /// The routes contradict each other.
     #[error(transparent)]
     Route(#[from] route::Error),
+    /// What is unknown cannot be found out as configured.
+    #[error(transparent)]
+    Reconcile(#[from] reconcile::Error),
     /// The upstream's address cannot be used.
     #[error("the upstream {address}: {source}")]
     Upstream {
@@ -83,8 +105,8 @@ pub enum Error {
     System(#[from] io::Error),
 }
 
-/// Runs the gateway until `SIGTERM` or `SIGINT`, then drains it. `source` is read again at
-/// `SIGHUP`. `ready` is called when both listeners accept.
+/// Runs a process until `SIGTERM` or `SIGINT`, then drains it. `source` is read again at
+/// `SIGHUP`. `ready` is called when the listeners accept.
 ///
 /// # Errors
 /// [`Error`], where it cannot start.
@@ -94,13 +116,19 @@ pub enum Error {
 pub async fn run(
     config: Config,
     source: Source,
+    role: Role,
     threads: Option<NonZeroUsize>,
     ready: impl FnOnce(&Listening),
 ) -> Result<(), Error> {
+    let process = Process {
+        role,
+        threads,
+        source,
+    };
     match &config.store {
         StoreUrl::Sqlite(path) => {
             let store = Sqlite::open(path).await?;
-            run_over(store, config, source, threads, ready).await
+            process.run(store, config, ready).await
         }
         StoreUrl::Postgres(url) => {
             let store = Postgres::open(url.expose()).await?;
@@ -109,74 +137,117 @@ pub async fn run(
                     let cached = semel_redis::Options::new(cache.expose())
                         .open(store)
                         .await?;
-                    run_over(cached, config, source, threads, ready).await
+                    process.run(cached, config, ready).await
                 }
-                None => run_over(store, config, source, threads, ready).await,
+                None => process.run(store, config, ready).await,
             }
         }
         StoreUrl::Memory => {
             tracing::warn!("the store is memory: everything is forgotten when the process ends");
-            run_over(Memory::default(), config, source, threads, ready).await
+            process.run(Memory::default(), config, ready).await
         }
     }
 }
 
-async fn run_over<S: Store + Inspect + Clone>(
-    store: S,
-    config: Config,
-    source: Source,
+/// How this process runs.
+struct Process {
+    role: Role,
     threads: Option<NonZeroUsize>,
-    ready: impl FnOnce(&Listening),
-) -> Result<(), Error> {
-    // Asked for first: a signal that comes while starting must not end the process halfway.
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut hang_up = signal(SignalKind::hangup())?;
-    let stop = CancellationToken::new();
+    source: Source,
+}
 
-    let metrics = telemetry::install()?;
-    tokio::spawn(telemetry::upkeep(metrics.clone()));
-    let layer = guard(&config, store.clone())?;
-    let current: Current<S> = Arc::new(ArcSwap::from_pointee(layer.clone()));
+impl Process {
+    async fn run<S: Whole>(
+        self,
+        store: S,
+        config: Config,
+        ready: impl FnOnce(&Listening),
+    ) -> Result<(), Error> {
+        // Asked for first: a signal that comes while starting must not end the process halfway.
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hang_up = signal(SignalKind::hangup())?;
+        let stop = CancellationToken::new();
 
-    let (admin_listener, admin_address) =
-        listen(&config.admin.listen.address().to_string()).await?;
-    let router = admin::router(
-        config.admin.token.clone(),
-        move || ready_when_answering(store.clone()),
-        metrics,
-    );
-    let admin = tokio::spawn(admin::serve(
-        admin_listener,
-        router,
-        stop.clone().cancelled_owned(),
-    ));
-    let (workers, address) = start(&config, &current, threads, &stop)?;
-    let scheme = if config.tls.is_some() {
-        "https"
-    } else {
-        "http"
-    };
-    ready(&Listening {
-        gateway: format!("{scheme}://{address}"),
-        admin: format!("http://{admin_address}"),
-    });
-    tracing::info!(%address, %admin_address, "ready");
+        let events = Events::default();
+        let sealed = Sealed::new(store, config.encryption.clone());
+        let store = Observed::new(sealed, events.clone());
+        let metrics = telemetry::install()?;
+        tokio::spawn(telemetry::upkeep(metrics.clone()));
+        let layer = guard(&config, store.clone())?;
+        let current: Current<_> = Arc::new(ArcSwap::from_pointee(layer.clone()));
 
-    loop {
-        tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
-            _ = hang_up.recv() => reload(&source, &config, &layer, &current),
+        let (admin_listener, admin_address) =
+            listen(&config.admin.listen.address().to_string()).await?;
+        let api = Api {
+            store: store.clone(),
+            reconcilers: reconcile::reconcilers(&config, store.clone())?,
+            events,
+        };
+        let asked = store.clone();
+        let router = admin::router(
+            config.admin.token.clone(),
+            move || ready_when_answering(asked.clone()),
+            metrics,
+            api,
+        );
+        let admin = tokio::spawn(admin::serve(
+            admin_listener,
+            router,
+            stop.clone().cancelled_owned(),
+        ));
+        let worker = match self.role {
+            Role::Gateway | Role::Worker => {
+                let reconcilers = reconcile::reconcilers(&config, store.clone())?;
+                let worker = Worker::new(store.clone()).reconcilers(reconcilers);
+                Some(tokio::spawn(worker.run(stop.clone())))
+            }
+            Role::GatewayOnly => None,
+        };
+        let own = Arc::new(Own {
+            store,
+            sources: ArcSwap::from_pointee(webhooks::sources(&config)),
+        });
+        let serving = match self.role {
+            Role::Gateway | Role::GatewayOnly => {
+                Some(start(&config, &current, &own, self.threads, &stop)?)
+            }
+            Role::Worker => None,
+        };
+        let scheme = if config.tls.is_some() {
+            "https"
+        } else {
+            "http"
+        };
+        let address = serving.as_ref().map(|(_, address)| address.clone());
+        ready(&Listening {
+            gateway: address.map(|address| format!("{scheme}://{address}")),
+            admin: format!("http://{admin_address}"),
+        });
+        tracing::info!(%admin_address, "ready");
+
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hang_up.recv() => reload(&self.source, &config, &layer, &current, &own),
+            }
         }
+        tracing::info!(running = layer.running(), "stopping: waiting for what runs");
+        stop.cancel();
+        if let Some(worker) = worker {
+            // A look that is cut off is made again by whoever claims it next.
+            let _ = tokio::time::timeout(config.drain, worker).await;
+        }
+        let cut = match serving {
+            Some((workers, _)) => workers.stopped().await?.cut,
+            None => 0,
+        };
+        // The operators' listener has nothing to lose.
+        admin.abort();
+        tracing::info!(cut, "stopped");
+        Ok(())
     }
-    tracing::info!(running = layer.running(), "stopping: waiting for what runs");
-    stop.cancel();
-    let drained = workers.stopped().await?;
-    // The operators' listener has nothing to lose.
-    admin.abort();
-    tracing::info!(cut = drained.cut, "stopped");
-    Ok(())
 }
 
 async fn listen(address: &str) -> Result<(TcpListener, String), Error> {
@@ -192,9 +263,10 @@ async fn listen(address: &str) -> Result<(TcpListener, String), Error> {
 }
 
 /// The workers, each with connections of its own to the upstream.
-fn start<S: Store + Inspect>(
+fn start<S: Whole>(
     config: &Config,
     current: &Current<S>,
+    own: &Arc<Own<S>>,
     threads: Option<NonZeroUsize>,
     stop: &CancellationToken,
 ) -> Result<(Workers, String), Error> {
@@ -238,11 +310,11 @@ fn start<S: Store + Inspect>(
     let upstream = Upstream::new(&upstream).map_err(wrong)?;
 
     let patience = config.policy.upstream_timeout;
-    let current = Arc::clone(current);
+    let (current, own) = (Arc::clone(current), Arc::clone(own));
     let deadline = Deadline::new(config.drain, stop.clone());
     let make = move |_worker| {
         let forward = Forward::new(upstream.apart(), patience);
-        let front = Front::new(Arc::clone(&current), forward);
+        let front = Front::new(Arc::clone(&current), Arc::clone(&own), forward);
         let (layer, deadline) = (current.load_full(), deadline.clone());
         let rest = async move {
             layer.drain(deadline.left()).await;
@@ -300,57 +372,4 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
 async fn ready_when_answering<S: Inspect>(store: S) -> Result<(), String> {
     let found = store.find(OperationId::from_bytes([0; 16])).await;
     found.map(drop).map_err(|error| error.to_string())
-}
-
-/// Reads the configuration again. What is wrong is logged, and everything stays as it was.
-fn reload<S: Store>(source: &Source, running: &Config, layer: &Layer<S>, current: &Current<S>) {
-    let config = match source.load() {
-        Ok(config) => config,
-        Err(report) => {
-            tracing::error!("the configuration is refused, and the running one stays: {report}");
-            return;
-        }
-    };
-    for key in needs_restart(running, &config) {
-        tracing::warn!(
-            key,
-            "changed in the configuration; it takes effect at the next start"
-        );
-    }
-    match guard_anew(&config, layer) {
-        Ok(anew) => {
-            current.store(Arc::new(anew));
-            tracing::info!(
-                routes = config.routes.len(),
-                "the configuration was read again"
-            );
-        }
-        Err(error) => {
-            tracing::error!(%error, "the configuration is refused, and the running one stays");
-        }
-    }
-}
-
-/// What a running process cannot change.
-fn needs_restart(running: &Config, read: &Config) -> Vec<&'static str> {
-    let admin = |config: &Config| config.admin.listen.address();
-    [
-        ("listen", running.listen != read.listen),
-        ("upstream", running.upstream != read.upstream),
-        ("store", running.store != read.store),
-        ("cache", running.cache != read.cache),
-        ("replay_cache", running.replay_cache != read.replay_cache),
-        ("admin.listen", admin(running) != admin(read)),
-        ("admin.token", running.admin.token != read.admin.token),
-        ("tls", running.tls != read.tls),
-        ("limits", running.limits != read.limits),
-        ("policy.drain", running.drain != read.drain),
-        (
-            "policy.upstream_timeout, for requests that are not guarded",
-            running.policy.upstream_timeout != read.policy.upstream_timeout,
-        ),
-    ]
-    .into_iter()
-    .filter_map(|(key, differs)| differs.then_some(key))
-    .collect()
 }

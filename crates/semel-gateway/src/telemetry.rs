@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use metrics::{Unit, describe_counter, describe_histogram};
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
 use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
 pub use semel_http::names;
+use semel_worker::meters::names as worker;
+use semel_worker::webhook::RECEIVED;
 
 /// Upper bounds for calls of the store: an embedded one answers in well under a millisecond, one
 /// across a network in a few.
@@ -49,11 +51,46 @@ const COUNTERS: [(&str, &str); 10] = [
     (names::UNGUARDED, "Requests that passed without a key"),
 ];
 
+const WORKER_COUNTERS: [(&str, &str); 10] = [
+    (worker::ZOMBIE, "Executions whose owner fell silent"),
+    (
+        worker::PRUNED,
+        "Records, bodies, tombstones and events whose time was over",
+    ),
+    (worker::SCHEDULED, "Unknown operations that were looked for"),
+    (worker::RESOLVED, "Looks that found the outcome"),
+    (worker::FAILED, "Looks that left it unknown"),
+    (
+        worker::DEAD_LETTER,
+        "Operations that began to wait for a person",
+    ),
+    (worker::TICKS, "Rounds of the worker"),
+    (
+        worker::GIVEN_UP,
+        "Events that nothing could be made of until the end",
+    ),
+    (
+        worker::CONTRADICTED,
+        "Events that say that something happened which had been released",
+    ),
+    (RECEIVED, "Deliveries of events, by what became of them"),
+];
+
 /// Tells the recorder in use what the metrics mean.
 pub fn describe() {
-    for (name, meaning) in COUNTERS {
+    for (name, meaning) in COUNTERS.into_iter().chain(WORKER_COUNTERS) {
         describe_counter!(name, Unit::Count, meaning);
     }
+    describe_gauge!(
+        worker::IN_PROGRESS_AGE,
+        Unit::Seconds,
+        "Age of the oldest execution under way"
+    );
+    describe_gauge!(
+        worker::UNKNOWN_COUNT,
+        Unit::Count,
+        "Operations whose outcome nobody knows"
+    );
     describe_histogram!(
         names::RESERVE_SECONDS,
         Unit::Seconds,

@@ -9,7 +9,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::extract::ConnectInfo;
+use semel_core::Memory;
+use semel_gateway::admin::Api;
+use semel_gateway::observed::Events;
 use semel_gateway::{admin, telemetry};
+use semel_worker::Reconcilers;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
@@ -33,6 +37,11 @@ fn router(token: Option<&str>, ready: Result<(), &'static str>) -> axum::Router 
         token.map(|token| token.parse().unwrap()),
         move || async move { ready.map_err(str::to_owned) },
         handle,
+        Api {
+            store: Memory::default(),
+            reconcilers: Reconcilers::new(Memory::default()),
+            events: Events::default(),
+        },
     )
 }
 

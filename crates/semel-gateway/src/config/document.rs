@@ -9,14 +9,17 @@ use http::HeaderName;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use semel_core::key::Dialect;
+use semel_seal::Keyring;
 use toml::Spanned;
 use toml::de::DeTable;
+use zeroize::Zeroizing;
 
 use super::problem::Problems;
 use super::table::Table;
 use super::{
     CacheUrl, DialectName, Environment, Limits, Listen, PolicyConfig, RouteConfig, StoreUrl,
-    TenantFrom, TlsConfig, Upstream, header_name, policy, read_file, route, tenant,
+    TenantFrom, TlsConfig, Upstream, WebhookConfig, header_name, policy, read_file, reconcile,
+    route, tenant, webhook,
 };
 use crate::admin::Token;
 
@@ -43,12 +46,14 @@ pub(super) struct Document {
     pub(super) replay_cache: u64,
     pub(super) admin_listen: Option<Spanned<Listen>>,
     pub(super) admin_token: Option<Spanned<Token>>,
+    pub(super) encryption: Option<Spanned<Keyring>>,
     pub(super) tls: Option<TlsConfig>,
     pub(super) tenant: TenantFrom,
     pub(super) policy: PolicyConfig,
     pub(super) drain: Duration,
     pub(super) limits: Limits,
     pub(super) routes: Vec<RouteConfig>,
+    pub(super) webhooks: Vec<WebhookConfig>,
 }
 
 impl Document {
@@ -77,16 +82,32 @@ impl Document {
         let (header, replayed_header) = read_headers(&mut top);
         let replay_cache = top.size("replay_cache", MAX_REPLAY_CACHE);
         let (admin_listen, admin_token) = read_admin(top.table("admin", "[admin]"));
+        let encryption = top
+            .table("encryption", "[encryption]")
+            .and_then(read_encryption);
         let tls = top.table("tls", "[tls]").and_then(read_tls);
         let tenant = tenant::read(top.table("tenant", "[tenant]"), environment);
+        let one_tenant = match &tenant {
+            TenantFrom::None => Some(semel_http::tenant::ONLY_ONE),
+            TenantFrom::Authorization | TenantFrom::Header(_) | TenantFrom::Jwt { .. } => None,
+        };
         let (policy, drain) = policy::read(top.table("policy", "[policy]"));
         let limits = top.table("limits", "[limits]").map(read_limits);
         let common = route::Common {
             policy: &policy,
             key_header: &header,
+            reconcile: reconcile::Around {
+                environment,
+                one_tenant: one_tenant.is_some(),
+            },
         };
         let routes = route::read(top.tables("route", "[[route]]"), &common);
-        top.later("webhook", "take the table out");
+        let around = webhook::Around {
+            environment,
+            routes: &routes,
+            one_tenant,
+        };
+        let webhooks = webhook::read(top.tables("webhook", "[[webhook]]"), &around);
         top.finish();
         Some(Self {
             listen,
@@ -100,12 +121,14 @@ impl Document {
             replay_cache: replay_cache.map_or(REPLAY_CACHE, Spanned::into_inner),
             admin_listen,
             admin_token,
+            encryption,
             tls,
             tenant,
             policy,
             drain,
             limits: limits.unwrap_or_default(),
             routes,
+            webhooks,
         })
     }
 }
@@ -183,6 +206,22 @@ fn read_admin(table: Option<Table<'_>>) -> (Option<Spanned<Listen>>, Option<Span
     });
     table.finish();
     (listen, token)
+}
+
+fn read_encryption(mut table: Table<'_>) -> Option<Spanned<Keyring>> {
+    if table.key_span("key_file").is_none() {
+        table.problems.at(
+            table.span(),
+            "[encryption] needs `key_file`; without a file, give the keys by SEMEL_ENCRYPTION_KEYS",
+        );
+    }
+    let keys = table.parsed("key_file", |path| {
+        let text = Zeroizing::new(read_file(path.as_ref())?);
+        text.parse::<Keyring>()
+            .map_err(|problem| format!("{path}: {problem}"))
+    });
+    table.finish();
+    keys
 }
 
 fn read_tls(mut table: Table<'_>) -> Option<TlsConfig> {

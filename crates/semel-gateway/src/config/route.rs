@@ -13,9 +13,9 @@ use semel_core::key::MAX_LENGTH;
 use semel_http::{Ending, InFlight, KeyRule};
 use toml::Spanned;
 
-use super::fingerprint;
 use super::pattern::{Pattern, Seen};
 use super::policy::{Draft, PolicyConfig};
+use super::reconcile::{self, ReconcileConfig};
 use super::table::{Table, choice};
 use super::units::spell;
 
@@ -53,25 +53,39 @@ pub struct RouteConfig {
     pub store_headers: Vec<HeaderName>,
     /// Whether cookies are stored and replayed, too.
     pub store_set_cookie: bool,
+    /// How the truth is found where the outcome is unknown.
+    pub reconcile: Option<ReconcileConfig>,
 }
 
 /// What a route takes over from the rest of the file.
 pub(super) struct Common<'a> {
     pub(super) policy: &'a PolicyConfig,
     pub(super) key_header: &'a HeaderName,
+    pub(super) reconcile: reconcile::Around<'a>,
 }
 
 /// Reads all routes and compares their patterns.
 pub(super) fn read(tables: Vec<Table<'_>>, common: &Common<'_>) -> Vec<RouteConfig> {
     let mut routes = Vec::new();
     let mut seen = Seen::default();
+    let mut reconciled = BTreeMap::new();
     for (at, table) in tables.into_iter().enumerate() {
         let (problems, header) = (table.problems, table.span());
         if at == MAX_ROUTES {
             problems.at(header, format!("at most {MAX_ROUTES} routes are taken"));
             break;
         }
-        if let Some((pattern, span)) = read_one(table, common, &mut routes)
+        let by_name = table.key_span("reconcile");
+        let read = read_one(table, common, &mut routes);
+        if let (Some(_), Some(span), Some(route)) = (&read, by_name, routes.last())
+            && let (Some(name), Some(_)) = (&route.operation, &route.reconcile)
+            && let Some(first) = reconciled.insert(name.clone(), span.clone())
+        {
+            let message = format!("operation {name:?} is reconciled by another route already");
+            let problem = problems.problem(super::Origin::File(span), message);
+            problems.add(problem.also(first, "here"));
+        }
+        if let Some((pattern, span)) = read
             && let Err((with, first)) = seen.add(&pattern, &span)
         {
             let message = format!("\"{pattern}\" takes the same requests as \"{with}\"");
@@ -111,7 +125,7 @@ fn read_one(
     let policy = Draft::read(&mut table).over(common.policy, &table);
     let fingerprint = table
         .table("fingerprint", "`fingerprint`")
-        .map(|rules| fingerprint::read(rules, common.key_header))
+        .map(|rules| super::fingerprint::read(rules, common.key_header))
         .unwrap_or_default();
     let outcomes = table
         .table("outcome", "`outcome`")
@@ -119,10 +133,19 @@ fn read_one(
         .unwrap_or_default();
     let store_headers = table.list("store_headers", stored_header);
     let store_set_cookie = table.boolean("store_set_cookie");
-    table.later(
-        "reconcile",
-        "operations whose outcome is unknown are resolved by an operator",
-    );
+    let reconcile = table
+        .table("reconcile", "[route.reconcile]")
+        .and_then(|rules| reconcile::read(rules, &common.reconcile));
+    if let Some(span) = table.key_span("reconcile")
+        && table.key_span("operation").is_none()
+        && key != KeyRule::Ignored
+    {
+        problems.at(
+            span,
+            "a route without a name has an operation for each path, and what is reconciled is an \
+             operation; add `operation = \"create_payment\"`",
+        );
+    }
     table.finish();
 
     let pattern = pattern?;
@@ -140,13 +163,14 @@ fn read_one(
         outcomes,
         store_headers: store_headers.into_iter().map(Spanned::into_inner).collect(),
         store_set_cookie: store_set_cookie.is_some_and(Spanned::into_inner),
+        reconcile,
     });
     Some((pattern, span))
 }
 
 /// Naming a route means guarding it, so a key is required unless it says otherwise.
 fn read_key(table: &mut Table<'_>) -> KeyRule {
-    const WITHOUT_EFFECT: [&str; 11] = [
+    const WITHOUT_EFFECT: [&str; 12] = [
         "operation",
         "upstream_timeout",
         "max_request",
@@ -158,6 +182,7 @@ fn read_key(table: &mut Table<'_>) -> KeyRule {
         "outcome",
         "store_headers",
         "store_set_cookie",
+        "reconcile",
     ];
     let words = [
         ("required", KeyRule::Required),
@@ -222,13 +247,9 @@ fn outcomes(table: &Table<'_>) -> BTreeMap<StatusCode, Ending> {
     let mut outcomes = BTreeMap::new();
     for (status, value) in table.entries() {
         let text = *status.get_ref();
-        let code = text.parse::<u16>().ok().filter(|_| text.len() == 3);
-        let code = code.and_then(|code| StatusCode::from_u16(code).ok());
-        let code = code.filter(|code| (200..600).contains(&code.as_u16()));
-        if code.is_none() {
-            let message = format!("{text:?} is no status of an answer; write one from 200 to 599");
-            table.problems.at(status.span(), message);
-        }
+        let code = super::status::parse(text)
+            .map_err(|problem| table.problems.at(status.span(), problem))
+            .ok();
         let outcome = match value.get_ref().as_str() {
             Some(word) => choice(word, &words),
             None => Err(format!(

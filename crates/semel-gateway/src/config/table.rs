@@ -146,6 +146,23 @@ impl<'a> Table<'a> {
         list
     }
 
+    /// One string that means something, or several.
+    pub(super) fn one_or_more<T, E: Display>(
+        &mut self,
+        key: &'static str,
+        parse: impl Fn(&str) -> Result<T, E>,
+    ) -> Vec<Spanned<T>> {
+        match self.entries.get(key).map(Spanned::get_ref) {
+            Some(DeValue::Array(_)) => self.list(key, parse),
+            Some(_) | None => self.parsed(key, parse).into_iter().collect(),
+        }
+    }
+
+    /// A value whose type its reader judges.
+    pub(super) fn raw(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.value(key)
+    }
+
     pub(super) fn table(&mut self, key: &'static str, name: &'static str) -> Option<Table<'a>> {
         let value = self.value(key)?;
         match value.get_ref().as_table() {
@@ -182,15 +199,6 @@ impl<'a> Table<'a> {
         self.entries
             .iter()
             .map(|(key, value)| (Spanned::new(key.span(), key.get_ref().as_ref()), value))
-    }
-
-    /// Refuses a key of a later version: better than to start without what it promises.
-    pub(super) fn later(&mut self, key: &'static str, instead: &str) {
-        if self.value(key).is_some() {
-            let span = self.key_span(key).unwrap_or_default();
-            let message = format!("`{key}` is not in this version yet; {instead}");
-            self.problems.at(span, message);
-        }
     }
 
     /// Reports the keys that nobody asked for.

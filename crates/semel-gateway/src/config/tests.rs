@@ -1,8 +1,11 @@
+use http::StatusCode;
 use semel_core::{KeyScope, OnExpired, Stale};
 use semel_http::{Ending, InFlight, KeyRule};
+use semel_worker::webhook::{Find, Match, Rules, TenantName};
 
 use super::*;
 
+mod out_of_band;
 mod wrong;
 
 /// Reads `text` as if by `--upstream http://app --config semel.toml`.
@@ -25,7 +28,7 @@ fn load_with(text: &str, flags: Flags, variables: &[(&str, &str)]) -> Result<Con
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// The contract's example, without what comes with later versions.
+/// The contract's example.
 const EXAMPLE: &str = r#"
 listen = "127.0.0.1:8080"
 upstream = "http://127.0.0.1:3000"
@@ -60,11 +63,33 @@ retention = "30d"
 fingerprint = { headers = ["API-Version"], ignore = ["/metadata/trace_id"], defaults = { "/channel" = "web" }, decimals = ["/amount"] }
 outcome = { "503" = "not-executed" }
 store_headers = ["X-Request-Cost"]
+
+[route.reconcile]                # how the truth is found when the outcome is unknown
+poll = "GET /payments/by-operation/{operation_id}"     # also {key}, {downstream_key}, {tenant}
+completed = "200"                # this answer becomes the stored response …
+status_from = "201"              # … under this status
+not_executed = "404"
+downstream_idempotent = true     # without it a 404 never releases: it is shown to the operator instead
+every = "5s"                     # then exponential with jitter up to
+max_every = "10m"
+attempts = 12                    # then dead-lettered
+
+[[webhook]]
+source = "psp"                   # served at /.semel/webhooks/psp on the gateway listener
+scheme = "standard"              # standard-webhooks | stripe | hmac-sha256
+secret_env = "PSP_WEBHOOK_SECRET"
+operation_id = "/data/metadata/operation_id"           # or key + tenant, or resource id
+completed = { pointer = "/type", equals = ["payment.succeeded", "payment.declined"] }
+not_executed = { pointer = "/type", equals = ["payment.never_created"] }
+response_body = "/data/object"
 "#;
+
+/// The variable that the example names.
+const SECRET: (&str, &str) = ("PSP_WEBHOOK_SECRET", "whsec_MDEyMzQ1Njc4OWFiY2RlZg==");
 
 #[test]
 fn the_example_is_read() {
-    let config = load_with(EXAMPLE, Flags::default(), &[]).unwrap();
+    let config = load_with(EXAMPLE, Flags::default(), &[SECRET]).unwrap();
     assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(config.upstream.to_string(), "http://127.0.0.1:3000");
     assert_eq!(config.store, StoreUrl::Sqlite("semel.db".into()));
@@ -96,17 +121,49 @@ fn the_example_is_read() {
         in_flight: InFlight::Reject,
         policy,
         fingerprint: rules,
-        outcomes: [(http::StatusCode::SERVICE_UNAVAILABLE, Ending::NotExecuted)].into(),
+        outcomes: [(StatusCode::SERVICE_UNAVAILABLE, Ending::NotExecuted)].into(),
         store_headers: vec![HeaderName::from_static("x-request-cost")],
         store_set_cookie: false,
+        reconcile: Some(ReconcileConfig {
+            poll: "GET /payments/by-operation/{operation_id}".parse().unwrap(),
+            completed: [(StatusCode::OK, StatusCode::CREATED)].into(),
+            not_executed: vec![StatusCode::NOT_FOUND],
+            downstream_idempotent: true,
+            every: Duration::from_secs(5),
+            max_every: Duration::from_mins(10),
+            attempts: 12,
+            timeout: Duration::from_secs(10),
+            authorization: None,
+        }),
     };
     assert_eq!(*route, expected);
+
+    let [webhook] = &config.webhooks[..] else {
+        panic!("{:?}", config.webhooks)
+    };
+    assert_eq!(webhook.source.name(), "psp");
+    assert_eq!(webhook.operation, None);
+    let when = |values: &[&str]| {
+        Some(Match {
+            pointer: "/type".parse().unwrap(),
+            equals: values.iter().map(|value| (*value).into()).collect(),
+        })
+    };
+    let rules = Rules {
+        completed: when(&["payment.succeeded", "payment.declined"]),
+        not_executed: when(&["payment.never_created"]),
+        response_body: Some("/data/object".parse().unwrap()),
+        ..Rules::new(Find::Operation(
+            "/data/metadata/operation_id".parse().unwrap(),
+        ))
+    };
+    assert_eq!(*webhook.source.rules(), rules);
 }
 
 #[test]
 fn an_empty_file_has_the_defaults_of_the_example() {
     let config = load("").unwrap();
-    let example = load_with(EXAMPLE, Flags::default(), &[]).unwrap();
+    let example = load_with(EXAMPLE, Flags::default(), &[SECRET]).unwrap();
     assert_eq!(config.listen, example.listen);
     assert_eq!(config.store, example.store);
     assert_eq!(config.dialect, example.dialect);

@@ -399,7 +399,7 @@ async fn erasure_reaches_the_cache(door: Door) {
         world.post("/do/status-201", "k1", "{}").await;
     }
     let id = world.records().await[0].id;
-    assert!(world.store.erase(id).await.unwrap());
+    assert!(world.store.erase(id, "test".into()).await.unwrap());
     let answer = world.post("/do/status-201", "k1", "{}").await;
     answer.refuses(410, "idempotency_response_not_stored");
 }

@@ -12,11 +12,12 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
 use semel_core::store::Query;
 use semel_core::{Inspect as _, Memory, Record, Status};
-use semel_gateway::Front;
 use semel_gateway::server::{Limits, serve};
 use semel_gateway::upstream::{Forward, Upstream, UpstreamConfig};
+use semel_gateway::{Front, Own};
 use semel_http::{InFlight, KeyRule, Layer, tenant};
 use semel_testkit::{Faulty, ManualClock};
+use semel_worker::webhook::Sources;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
@@ -94,6 +95,10 @@ impl World {
                 let upstream = Upstream::new(&UpstreamConfig::new(uri)).unwrap();
                 let service = Front::new(
                     Arc::new(ArcSwap::from_pointee(layer.clone())),
+                    Arc::new(Own {
+                        store: store.clone(),
+                        sources: ArcSwap::from_pointee(Sources::new([])),
+                    }),
                     Forward::new(upstream, Duration::from_mins(1)),
                 );
                 let stop = CancellationToken::new();

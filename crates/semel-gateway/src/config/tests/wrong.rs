@@ -370,15 +370,6 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
             ("3:61", "begin it with `/`"),
         ],
     ),
-    // Of later versions.
-    (
-        "[[webhook]]\nsource = \"psp\"",
-        &[("1:3", "`webhook` is not in this version yet")],
-    ),
-    (
-        "[[route]]\nmatch = \"POST /a\"\n[route.reconcile]\nevery = \"5s\"",
-        &[("3:8", "`reconcile` is not in this version yet")],
-    ),
     // Several at once, in the order of the file, columns in characters.
     (
         "listen = 1\nx = \"ä\"\n[policy]\nlease = \"1\"\n[[route]]\nmatch = \"POST /a\"\n\"ä\" = 1",

@@ -1,0 +1,284 @@
+//! What operators see of records. Times are RFC 3339, in UTC.
+
+use semel_core::history::{self, Entry};
+use semel_core::store::{Page, Standing, Summary, Tally};
+use semel_core::{Inspect, Record, State, Timestamp};
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(super) struct ShownPage {
+    operations: Vec<ShownSummary>,
+    next: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ShownSummary {
+    id: String,
+    tenant: String,
+    operation: String,
+    key: String,
+    status: &'static str,
+    attempt: u32,
+    last_error: Option<String>,
+    dead_lettered_at: Option<String>,
+    created_at: String,
+    updated_at: String,
+}
+
+pub(super) fn page(page: &Page) -> ShownPage {
+    ShownPage {
+        operations: page.operations.iter().map(summary).collect(),
+        next: page.next.map(|next| next.to_string()),
+    }
+}
+
+fn summary(found: &Summary) -> ShownSummary {
+    ShownSummary {
+        id: found.fence.id.to_string(),
+        tenant: found.identity.tenant().to_owned(),
+        operation: found.identity.operation().to_owned(),
+        key: found.identity.key().as_str().to_owned(),
+        status: found.status.as_str(),
+        attempt: found.fence.attempt,
+        last_error: found.last_error.as_ref().map(ToString::to_string),
+        dead_lettered_at: found.dead_lettered_at.map(time),
+        created_at: time(found.created_at),
+        updated_at: time(found.updated_at),
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct ShownOperation {
+    #[serde(flatten)]
+    summary: ShownSummary,
+    fingerprint: String,
+    resource: Option<ShownResource>,
+    resolved_by: Option<String>,
+    recovery_point: Option<String>,
+    #[serde(flatten)]
+    state: ShownState,
+    history: Vec<ShownEntry>,
+    /// Whether the history is as it was written; else what is wrong with it.
+    history_intact: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    history_problem: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ShownResource {
+    r#type: String,
+    id: String,
+}
+
+#[derive(Default, Serialize)]
+struct ShownState {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    locked_until: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reconcile_after: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reconcile_attempts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    completed_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body_expires_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    purge_at: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    response: Option<ShownResponse>,
+}
+
+#[derive(Serialize)]
+struct ShownResponse {
+    status: u16,
+    headers: Vec<(String, String)>,
+    /// `null` where it is not stored.
+    body_bytes: Option<usize>,
+    /// Only where it was asked for; bytes that are no text are shown as such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+}
+
+#[derive(Serialize)]
+struct ShownEntry {
+    seq: u32,
+    at: String,
+    attempt: u32,
+    what: &'static str,
+    actor: String,
+    code: Option<String>,
+    reason: Option<String>,
+    evidence: Option<String>,
+    /// Where there was evidence and it was erased.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    evidence_erased: bool,
+    hash: String,
+}
+
+pub(super) fn operation<S: Inspect>(
+    store: &S,
+    record: &Record,
+    entries: &[Entry],
+    reveal: bool,
+) -> ShownOperation {
+    let verified = history::verify(record, entries);
+    ShownOperation {
+        summary: summary(&Summary::from(record)),
+        fingerprint: record.fingerprint.to_string(),
+        resource: record.resource.as_ref().map(|resource| ShownResource {
+            r#type: resource.kind.to_string(),
+            id: resource.id.to_string(),
+        }),
+        resolved_by: record.resolved_by.as_deref().map(str::to_owned),
+        recovery_point: record.recovery.as_ref().map(|point| point.name.to_string()),
+        state: state(&record.state, reveal),
+        history: entries
+            .iter()
+            .map(|entry| shown_entry(store, record, entry))
+            .collect(),
+        history_intact: verified.is_ok(),
+        history_problem: verified.err().map(|broken| broken.to_string()),
+    }
+}
+
+fn state(state: &State, reveal: bool) -> ShownState {
+    match state {
+        State::InProgress(lease) => ShownState {
+            owner: Some(lease.owner.as_str().to_owned()),
+            locked_until: Some(time(lease.locked_until)),
+            ..ShownState::default()
+        },
+        State::Completed(completed) => {
+            let response = &completed.response;
+            ShownState {
+                completed_at: Some(time(completed.completed_at)),
+                expires_at: Some(time(completed.expires_at)),
+                body_expires_at: completed.body_expires_at.map(time),
+                response: Some(ShownResponse {
+                    status: response.status,
+                    headers: response
+                        .headers
+                        .iter()
+                        .map(|(name, value)| (name.to_string(), text(value)))
+                        .collect(),
+                    body_bytes: response.body.as_ref().map(bytes::Bytes::len),
+                    body: response.body.as_deref().filter(|_| reveal).map(text),
+                }),
+                ..ShownState::default()
+            }
+        }
+        State::FailedRetryable { expires_at } => ShownState {
+            expires_at: Some(time(*expires_at)),
+            ..ShownState::default()
+        },
+        State::Unknown(unresolved) => ShownState {
+            reconcile_after: Some(time(unresolved.reconcile_after)),
+            reconcile_attempts: Some(unresolved.reconcile_attempts),
+            ..ShownState::default()
+        },
+        State::Expired { purge_at } => ShownState {
+            purge_at: Some(time(*purge_at)),
+            ..ShownState::default()
+        },
+    }
+}
+
+fn shown_entry<S: Inspect>(store: &S, record: &Record, entry: &Entry) -> ShownEntry {
+    let note = &entry.note;
+    ShownEntry {
+        seq: entry.seq,
+        at: time(note.at),
+        attempt: note.attempt,
+        what: note.what.as_str(),
+        actor: note.actor.to_string(),
+        code: note.code.as_ref().map(ToString::to_string),
+        reason: note.reason.as_deref().map(str::to_owned),
+        evidence: note
+            .evidence
+            .clone()
+            .map(|evidence| match store.reveal(record.id, evidence) {
+                Ok(evidence) => text(&evidence),
+                Err(error) => format!("(cannot be read: {error})"),
+            }),
+        evidence_erased: note.evidence.is_none() && entry.evidence_hash.is_some(),
+        hash: hex(&entry.hash),
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct ShownStats {
+    in_progress: ShownTally,
+    unknown: ShownTally,
+    dead_lettered: ShownTally,
+    operations: Vec<ShownStanding>,
+}
+
+#[derive(Serialize)]
+struct ShownStanding {
+    operation: String,
+    in_progress: ShownTally,
+    unknown: ShownTally,
+    dead_lettered: ShownTally,
+}
+
+#[derive(Serialize)]
+struct ShownTally {
+    count: u64,
+    oldest_age_seconds: Option<f64>,
+}
+
+pub(super) fn stats(standing: &[Standing], now: Timestamp) -> ShownStats {
+    let total = |of: fn(&Standing) -> &Tally| {
+        let tallies = standing.iter().map(of);
+        let total = Tally {
+            count: tallies.clone().map(|tally| tally.count).sum(),
+            oldest: tallies.filter_map(|tally| tally.oldest).min(),
+        };
+        tally(&total, now)
+    };
+    ShownStats {
+        in_progress: total(|standing| &standing.in_progress),
+        unknown: total(|standing| &standing.unknown),
+        dead_lettered: total(|standing| &standing.dead_lettered),
+        operations: standing
+            .iter()
+            .map(|standing| ShownStanding {
+                operation: standing.operation.to_string(),
+                in_progress: tally(&standing.in_progress, now),
+                unknown: tally(&standing.unknown, now),
+                dead_lettered: tally(&standing.dead_lettered, now),
+            })
+            .collect(),
+    }
+}
+
+fn tally(tally: &Tally, now: Timestamp) -> ShownTally {
+    #[allow(clippy::cast_precision_loss, reason = "an age in seconds, for people")]
+    let age = |oldest: Timestamp| (now.as_micros() - oldest.as_micros()).max(0) as f64 / 1e6;
+    ShownTally {
+        count: tally.count,
+        oldest_age_seconds: tally.oldest.map(age),
+    }
+}
+
+fn time(at: Timestamp) -> String {
+    jiff::Timestamp::from_microsecond(at.as_micros())
+        .map_or_else(|_| String::new(), |at| at.to_string())
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

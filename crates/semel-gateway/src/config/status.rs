@@ -1,0 +1,58 @@
+//! HTTP statuses, as people write them: `"200"` or `200`.
+
+use http::StatusCode;
+use toml::Spanned;
+use toml::de::DeValue;
+
+use super::table::kind;
+
+/// Reads the status of an answer.
+pub(super) fn parse(text: &str) -> Result<StatusCode, String> {
+    text.parse::<u16>()
+        .ok()
+        .filter(|code| text.len() == 3 && (200..600).contains(code))
+        .and_then(|code| StatusCode::from_u16(code).ok())
+        .ok_or_else(|| format!("{text:?} is no status of an answer; write one from 200 to 599"))
+}
+
+/// Reads a status that is written as a string or as a number.
+pub(super) fn value(value: &DeValue<'_>) -> Result<StatusCode, String> {
+    match value {
+        DeValue::String(text) => parse(text),
+        DeValue::Integer(number) if number.radix() == 10 => parse(number.as_str()),
+        DeValue::Integer(_)
+        | DeValue::Float(_)
+        | DeValue::Boolean(_)
+        | DeValue::Datetime(_)
+        | DeValue::Array(_)
+        | DeValue::Table(_) => Err(format!(
+            "a status is a number, such as 200, and this is {}",
+            kind(value)
+        )),
+    }
+}
+
+/// One status, or several.
+pub(super) fn list(
+    value: &Spanned<DeValue<'_>>,
+    mut wrong: impl FnMut(std::ops::Range<usize>, String),
+) -> Vec<Spanned<StatusCode>> {
+    let one = std::slice::from_ref(value);
+    let items = match value.get_ref() {
+        DeValue::Array(array) => array.iter().collect::<Vec<_>>(),
+        DeValue::String(_)
+        | DeValue::Integer(_)
+        | DeValue::Float(_)
+        | DeValue::Boolean(_)
+        | DeValue::Datetime(_)
+        | DeValue::Table(_) => one.iter().collect(),
+    };
+    let mut statuses = Vec::new();
+    for item in items {
+        match self::value(item.get_ref()) {
+            Ok(status) => statuses.push(Spanned::new(item.span(), status)),
+            Err(problem) => wrong(item.span(), problem),
+        }
+    }
+    statuses
+}

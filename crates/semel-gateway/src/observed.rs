@@ -1,0 +1,271 @@
+//! What happens to operations in this process, told to whoever listens.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use semel_core::history::Entry;
+use semel_core::inbox::{Handling, Message, Parked, Receipt};
+use semel_core::store::{Epoch, Hearing, Page, Query, Result, Standing, Which};
+use semel_core::{
+    Backoff, By, Clock, Code, Completion, Decision, Fence, Held, Identity, Inbox, Inspect,
+    Maintain, OperationId, Record, RecoveryPoint, Reserve, Resolution, Resolve, Resource, Status,
+    Store, Timestamp, Verdict,
+};
+use tokio::sync::broadcast;
+
+/// How many transitions a slow listener may be behind. Whoever falls further is told so, and
+/// has missed some.
+const BEHIND: usize = 1024;
+
+/// One transition.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transition {
+    /// The operation and its attempt.
+    pub fence: Fence,
+    /// Where it stands now; `None` where nothing is remembered.
+    pub status: Option<Status>,
+    /// What made it so, as the store's verbs are called.
+    pub verb: &'static str,
+    /// When, by the store's clock.
+    pub at: Timestamp,
+}
+
+/// The transitions of this process. Other processes tell their own.
+#[derive(Clone, Debug)]
+pub struct Events(broadcast::Sender<Transition>);
+
+impl Default for Events {
+    fn default() -> Self {
+        Self(broadcast::Sender::new(BEHIND))
+    }
+}
+
+impl Events {
+    /// All transitions from now on.
+    pub fn listen(&self) -> broadcast::Receiver<Transition> {
+        self.0.subscribe()
+    }
+}
+
+/// A store whose changes are told.
+#[derive(Clone, Debug)]
+pub struct Observed<S> {
+    inner: S,
+    events: Events,
+}
+
+impl<S: Store> Observed<S> {
+    /// Tells `events` what changes in a store.
+    pub fn new(inner: S, events: Events) -> Self {
+        Self { inner, events }
+    }
+
+    fn tell(&self, fence: Fence, status: Option<Status>, verb: &'static str) {
+        // Usually nobody listens, and then this costs nothing.
+        if self.events.0.receiver_count() > 0 {
+            let at = self.inner.clock().now();
+            let _ = self.events.0.send(Transition {
+                fence,
+                status,
+                verb,
+                at,
+            });
+        }
+    }
+
+    fn held(
+        &self,
+        fence: Fence,
+        held: Result<Held>,
+        status: Option<Status>,
+        verb: &'static str,
+    ) -> Result<Held> {
+        match &held {
+            Ok(Held::Applied) => self.tell(fence, status, verb),
+            Ok(Held::Fenced(fenced)) => {
+                self.tell(fence, fenced.found.map(|(status, _)| status), "fenced");
+            }
+            Ok(Held::Repeated) | Err(_) => {}
+        }
+        held
+    }
+
+    fn resolved(
+        &self,
+        fence: Fence,
+        resolution: Result<Resolution>,
+        status: Status,
+        verb: &'static str,
+    ) -> Result<Resolution> {
+        if let Ok(Resolution::Applied) = &resolution {
+            self.tell(fence, Some(status), verb);
+        }
+        resolution
+    }
+}
+
+impl<S: Store> Store for Observed<S> {
+    async fn reserve(&self, request: Reserve) -> Result<Decision> {
+        let decision = self.inner.reserve(request).await?;
+        match &decision {
+            Decision::Execute(grant) | Decision::Resume(grant) => {
+                self.tell(grant.fence, Some(Status::InProgress), "reserve");
+            }
+            Decision::Replay(_)
+            | Decision::InProgress(_)
+            | Decision::Unknown(_)
+            | Decision::KeyMisuse { .. }
+            | Decision::Expired(_) => {}
+        }
+        Ok(decision)
+    }
+
+    fn glance(&self, request: &Reserve) -> Option<Decision> {
+        self.inner.glance(request)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
+    }
+
+    fn epoch(&self) -> Option<Epoch> {
+        self.inner.epoch()
+    }
+
+    async fn watch(&self, fence: Fence) -> Option<Hearing> {
+        self.inner.watch(fence).await
+    }
+
+    async fn complete(&self, fence: Fence, completion: Completion) -> Result<Held> {
+        let held = self.inner.complete(fence, completion).await;
+        self.held(fence, held, Some(Status::Completed), "complete")
+    }
+
+    async fn release(&self, fence: Fence, code: Code) -> Result<Held> {
+        let held = self.inner.release(fence, code).await;
+        self.held(fence, held, Some(Status::FailedRetryable), "release")
+    }
+
+    async fn evict(&self, fence: Fence, code: Code) -> Result<Held> {
+        let held = self.inner.evict(fence, code).await;
+        self.held(fence, held, None, "evict")
+    }
+
+    async fn mark_unknown(
+        &self,
+        fence: Fence,
+        code: Code,
+        resource: Option<Resource>,
+    ) -> Result<Held> {
+        let held = self.inner.mark_unknown(fence, code, resource).await;
+        self.held(fence, held, Some(Status::Unknown), "mark_unknown")
+    }
+
+    fn prepare(&self, id: OperationId, completion: Completion) -> Result<Completion> {
+        self.inner.prepare(id, completion)
+    }
+
+    async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {
+        self.inner.heartbeat(fence, lease).await
+    }
+
+    async fn advance(&self, fence: Fence, point: RecoveryPoint) -> Result<Held> {
+        let held = self.inner.advance(fence, point).await;
+        self.held(fence, held, Some(Status::InProgress), "advance")
+    }
+}
+
+impl<S: Maintain + Store> Maintain for Observed<S> {
+    async fn sweep(&self, limit: usize) -> Result<Vec<Fence>> {
+        let swept = self.inner.sweep(limit).await?;
+        for fence in &swept {
+            self.tell(*fence, Some(Status::Unknown), "sweep");
+        }
+        Ok(swept)
+    }
+
+    async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {
+        self.inner.claim_due(which, backoff, limit).await
+    }
+
+    async fn resolve(&self, verdict: Resolve) -> Result<Resolution> {
+        let fence = verdict.fence;
+        let status = match verdict.verdict {
+            Verdict::Completed(_) => Status::Completed,
+            Verdict::NotExecuted(_) => Status::FailedRetryable,
+            Verdict::StillUnknown(..) => Status::Unknown,
+        };
+        let resolution = self.inner.resolve(verdict).await;
+        self.resolved(fence, resolution, status, "resolve")
+    }
+
+    async fn dead_letter(&self, fence: Fence, code: Code) -> Result<Resolution> {
+        let resolution = self.inner.dead_letter(fence, code).await;
+        self.resolved(fence, resolution, Status::Unknown, "dead_letter")
+    }
+
+    async fn expire(&self, limit: usize) -> Result<usize> {
+        self.inner.expire(limit).await
+    }
+
+    async fn drop_bodies(&self, limit: usize) -> Result<usize> {
+        self.inner.drop_bodies(limit).await
+    }
+
+    async fn purge(&self, limit: usize) -> Result<usize> {
+        self.inner.purge(limit).await
+    }
+
+    async fn erase(&self, id: OperationId, by: By) -> Result<bool> {
+        self.inner.erase(id, by).await
+    }
+}
+
+impl<S: Inspect> Inspect for Observed<S> {
+    async fn find(&self, id: OperationId) -> Result<Option<Record>> {
+        self.inner.find(id).await
+    }
+
+    async fn find_identity(&self, identity: &Identity) -> Result<Option<Record>> {
+        self.inner.find_identity(identity).await
+    }
+
+    async fn find_resource(&self, resource_id: &str) -> Result<Option<Record>> {
+        self.inner.find_resource(resource_id).await
+    }
+
+    async fn history(&self, id: OperationId) -> Result<Vec<Entry>> {
+        self.inner.history(id).await
+    }
+
+    fn reveal(&self, id: OperationId, evidence: Bytes) -> Result<Bytes> {
+        self.inner.reveal(id, evidence)
+    }
+
+    async fn standing(&self) -> Result<Vec<Standing>> {
+        self.inner.standing().await
+    }
+
+    async fn list(&self, query: Query) -> Result<Page> {
+        self.inner.list(query).await
+    }
+}
+
+impl<S: Inbox> Inbox for Observed<S> {
+    async fn receive(&self, message: Message, handling: Handling) -> Result<Receipt> {
+        self.inner.receive(message, handling).await
+    }
+
+    async fn settle(&self, source: &str, id: &str) -> Result<()> {
+        self.inner.settle(source, id).await
+    }
+
+    async fn claim_parked(&self, backoff: Backoff, limit: usize) -> Result<Vec<Parked>> {
+        self.inner.claim_parked(backoff, limit).await
+    }
+
+    async fn forget(&self, limit: usize) -> Result<usize> {
+        self.inner.forget(limit).await
+    }
+}

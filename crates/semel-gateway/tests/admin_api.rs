@@ -1,0 +1,492 @@
+//! The operators' API: what it shows, what it decides, and whom it refuses.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::wildcard_enum_match_arm,
+    reason = "any answer but the right one fails the test"
+)]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyDataStream, BodyExt as _};
+use semel_core::{
+    Completion, Decision, Fence, Fingerprint, Held, Identity, Inspect as _, Key, Maintain as _,
+    Memory, OperationId, Policy, Record, Reserve, Response, Store as _, Verdict,
+};
+use semel_gateway::admin::Api;
+use semel_gateway::observed::{Events, Observed};
+use semel_gateway::{admin, telemetry};
+use semel_testkit::faulty::{Fault, Verb};
+use semel_testkit::{Faulty, ManualClock};
+use semel_worker::{Finding, Found, Reconcile, Reconcilers, Schedule};
+use serde_json::{Value, json};
+use tower::ServiceExt as _;
+
+type Store = Observed<Faulty<Memory>>;
+
+/// What a look finds: by the key of the operation.
+struct Provider;
+
+impl Reconcile for Provider {
+    async fn look(&self, operation: &Record) -> Found {
+        match operation.identity.key().as_str() {
+            "paid" => Finding::Completed(paid()).seen("200 paid"),
+            "absent" => Finding::Absent("not_there".into()).seen("404"),
+            _ => Finding::unclear("no_answer").seen("timed out"),
+        }
+    }
+}
+
+struct World {
+    store: Store,
+    faulty: Faulty<Memory>,
+    router: axum::Router,
+}
+
+impl World {
+    fn new(token: Option<&str>) -> Self {
+        let events = Events::default();
+        let faulty = Faulty::new(Memory::new(Arc::new(ManualClock::default())));
+        let store = Observed::new(faulty.clone(), events.clone());
+        let reconcilers = Reconcilers::new(store.clone())
+            .by_looking("pay", Schedule::default(), Provider)
+            .unwrap();
+        let api = Api {
+            store: store.clone(),
+            reconcilers,
+            events,
+        };
+        let recorder = telemetry::recorder().unwrap();
+        let router = admin::router(
+            token.map(|token| token.parse().unwrap()),
+            || async { Ok(()) },
+            recorder.handle(),
+            api,
+        );
+        Self {
+            store,
+            faulty,
+            router,
+        }
+    }
+
+    async fn grant(&self, operation: &str, key: &str) -> Fence {
+        let request = Reserve {
+            id: OperationId::generate(),
+            identity: Identity::new("acme", operation, Key::new(key).unwrap()).unwrap(),
+            fingerprints: Fingerprint::of(&1).unwrap().into(),
+            owner: "host/1".into(),
+            policy: Policy::default(),
+        };
+        match self.store.reserve(request).await.unwrap() {
+            Decision::Execute(grant) => grant.fence,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    async fn unknown(&self, operation: &str, key: &str) -> Fence {
+        let fence = self.grant(operation, key).await;
+        let held = self.store.mark_unknown(fence, "timeout".into(), None).await;
+        assert_eq!(held.unwrap(), Held::Applied);
+        fence
+    }
+
+    async fn send(&self, request: Request<Body>) -> (StatusCode, Value) {
+        let answer = self.router.clone().oneshot(request).await.unwrap();
+        let status = answer.status();
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let body =
+            serde_json::from_slice(&body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&body)));
+        (status, body)
+    }
+
+    async fn get(&self, path: &str) -> (StatusCode, Value) {
+        self.send(request(Method::GET, path).body(Body::empty()).unwrap())
+            .await
+    }
+
+    async fn post(&self, fence: Fence, verb: &str, body: &Value) -> (StatusCode, Value) {
+        let path = format!("/api/v1/operations/{}/{verb}", fence.id);
+        let request = request(Method::POST, &path).header("content-type", "application/json");
+        self.send(request.body(Body::from(body.to_string())).unwrap())
+            .await
+    }
+
+    async fn show(&self, fence: Fence) -> Value {
+        let (status, shown) = self.get(&format!("/api/v1/operations/{}", fence.id)).await;
+        assert_eq!(status, StatusCode::OK, "{shown}");
+        shown
+    }
+}
+
+fn request(method: Method, path: &str) -> http::request::Builder {
+    let peer: SocketAddr = "127.0.0.1:5000".parse().unwrap();
+    Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "127.0.0.1:8081")
+        .extension(ConnectInfo(peer))
+}
+
+fn paid() -> Completion {
+    Completion {
+        response: Response {
+            status: 201,
+            headers: vec![("content-type".into(), Bytes::from_static(b"text/plain"))],
+            body: Some(Bytes::from_static(b"paid")),
+            schema_version: 0,
+        },
+        resource: None,
+    }
+}
+
+#[tokio::test]
+async fn operations_are_listed_newest_first_in_pages_and_by_filter() {
+    let world = World::new(None);
+    let mut fences = Vec::new();
+    for number in 0..5 {
+        fences.push(world.grant("pay", &format!("key-{number}")).await);
+    }
+    world.store.complete(fences[0], paid()).await.unwrap();
+    let letter = world.unknown("refund", "lost").await;
+    world
+        .store
+        .dead_letter(letter, "no_way".into())
+        .await
+        .unwrap();
+
+    let mut seen = Vec::new();
+    let mut cursor = String::new();
+    loop {
+        let path = format!("/api/v1/operations?limit=4&cursor={cursor}");
+        let (status, page) = world.get(&path).await;
+        assert_eq!(status, StatusCode::OK);
+        let ids = page["operations"].as_array().unwrap().iter();
+        seen.extend(ids.map(|shown| shown["id"].as_str().unwrap().to_owned()));
+        match page["next"].as_str() {
+            Some(next) => next.clone_into(&mut cursor),
+            None => break,
+        }
+    }
+    let mut expected: Vec<_> = fences.iter().map(|fence| fence.id.to_string()).collect();
+    expected.push(letter.id.to_string());
+    expected.reverse();
+    assert_eq!(seen, expected);
+
+    for (filter, count) in [
+        ("status=completed", 1),
+        ("status=unknown", 1),
+        ("dead_lettered=true", 1),
+        ("dead_lettered=false", 5),
+        ("operation=refund", 1),
+        ("tenant=acme&key=key-3", 1),
+        ("tenant=other", 0),
+    ] {
+        let (_, page) = world.get(&format!("/api/v1/operations?{filter}")).await;
+        assert_eq!(
+            page["operations"].as_array().unwrap().len(),
+            count,
+            "{filter}"
+        );
+    }
+    for wrong in [
+        "status=done",
+        "limit=0",
+        "limit=1001",
+        "cursor=x",
+        "dead_lettered=1",
+        "colour=red",
+    ] {
+        let (status, problem) = world.get(&format!("/api/v1/operations?{wrong}")).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong}");
+        assert_eq!(problem["code"], "admin_query_invalid", "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn an_operation_is_shown_with_its_history_and_its_body_only_on_request() {
+    let world = World::new(None);
+    let fence = world.unknown("pay", "key").await;
+    let verdict = semel_core::Resolve {
+        fence,
+        verdict: Verdict::Completed(paid()),
+        by: "webhook:psp".into(),
+        evidence: Some(Bytes::from_static(b"evt_1 \x1b[2J\xff")),
+    };
+    world.store.resolve(verdict).await.unwrap();
+    let shown = world.show(fence).await;
+    assert_eq!(shown["status"], "completed");
+    assert_eq!(shown["response"]["status"], 201);
+    assert_eq!(shown["response"]["body_bytes"], 4);
+    assert_eq!(shown["response"].get("body"), None);
+    assert_eq!(shown["history_intact"], true);
+    let history = shown["history"].as_array().unwrap();
+    assert_eq!(history[0]["what"], "unknown");
+    assert_eq!(history[0]["actor"], "executor");
+    assert_eq!(history[0]["code"], "timeout");
+    assert_eq!(history[1]["what"], "resolved_completed");
+    assert_eq!(history[1]["actor"], "webhook:psp");
+    assert_eq!(history[1]["evidence"], "evt_1 \u{1b}[2J\u{fffd}");
+    let path = format!("/api/v1/operations/{}?reveal=true", fence.id);
+    assert_eq!(world.get(&path).await.1["response"]["body"], "paid");
+    for path in [
+        "/api/v1/operations/nonsense".to_owned(),
+        format!("/api/v1/operations/{}", OperationId::generate()),
+    ] {
+        let (status, problem) = world.get(&path).await;
+        assert_eq!(status, StatusCode::NOT_FOUND);
+        assert_eq!(problem["code"], "admin_operation_not_found");
+    }
+}
+
+#[tokio::test]
+async fn a_person_decides_once_and_with_a_reason() {
+    let world = World::new(None);
+    let fence = world.unknown("pay", "key").await;
+    let completed = json!({
+        "verdict": "completed",
+        "response": { "status": 201, "json": { "id": 7 }, "headers": [["Location", "/payments/7"]] },
+        "reason": "seen in the provider's dashboard",
+        "by": "alice",
+    });
+    for (edit, part) in [
+        (json!({ "reason": "" }), "reason"),
+        (json!({ "reason": "x".repeat(1025) }), "1024"),
+        (json!({ "response": null }), "response"),
+        (json!({ "response": { "status": 99 } }), "200 to 599"),
+        (
+            json!({ "response": { "status": 201, "headers": [["Set-Cookie", "a"]] } }),
+            "set-cookie",
+        ),
+        (
+            json!({ "response": { "status": 201, "headers": [["x y", "a"]] } }),
+            "header name",
+        ),
+        (
+            json!({ "response": { "status": 201, "body": "a", "json": 1 } }),
+            "not both",
+        ),
+        (json!({ "verdict": "perhaps" }), "perhaps"),
+        (json!({ "verdict": "not_executed" }), "no `response`"),
+        (json!({ "by": "a\nb" }), "`by`"),
+        (json!({ "surprise": 1 }), "surprise"),
+    ] {
+        let mut wrong = completed.clone();
+        for (name, value) in edit.as_object().unwrap() {
+            wrong[name] = value.clone();
+        }
+        let (status, problem) = world.post(fence, "resolve", &wrong).await;
+        assert_eq!(status, StatusCode::UNPROCESSABLE_ENTITY, "{wrong}");
+        assert!(
+            problem["detail"].as_str().unwrap().contains(part),
+            "{problem}"
+        );
+    }
+    let mut stale = completed.clone();
+    stale["attempt"] = json!(2);
+    let (status, problem) = world.post(fence, "resolve", &stale).await;
+    assert_eq!(status, StatusCode::CONFLICT, "{problem}");
+    assert_eq!(problem["operation_status"], "unknown");
+
+    let (status, decided) = world.post(fence, "resolve", &completed).await;
+    assert_eq!(
+        (status, &decided["status"]),
+        (StatusCode::OK, &json!("completed"))
+    );
+    let (status, problem) = world.post(fence, "resolve", &completed).await;
+    assert_eq!(
+        (status, &problem["operation_status"]),
+        (StatusCode::CONFLICT, &json!("completed"))
+    );
+    let record = world.store.find(fence.id).await.unwrap().unwrap();
+    let semel_core::State::Completed(stored) = record.state else {
+        panic!("{record:?}");
+    };
+    assert_eq!(stored.response.body.as_deref(), Some(&br#"{"id":7}"#[..]));
+    let headers: Vec<_> = stored
+        .response
+        .headers
+        .iter()
+        .map(|(name, _)| &**name)
+        .collect();
+    assert_eq!(headers, ["location", "content-type"]);
+    let shown = world.show(fence).await;
+    let last = shown["history"].as_array().unwrap().last().unwrap().clone();
+    assert_eq!(last["actor"], "operator:alice");
+    assert_eq!(last["reason"], "seen in the provider's dashboard");
+
+    let other = world.unknown("pay", "other").await;
+    let released = json!({ "verdict": "not_executed", "reason": "the provider never got it" });
+    let (status, decided) = world.post(other, "resolve", &released).await;
+    assert_eq!(
+        (status, &decided["status"]),
+        (StatusCode::OK, &json!("failed_retryable"))
+    );
+    let running = world.grant("pay", "running").await;
+    let (status, problem) = world.post(running, "resolve", &released).await;
+    assert_eq!(
+        (status, &problem["operation_status"]),
+        (StatusCode::CONFLICT, &json!("in_progress"))
+    );
+}
+
+#[tokio::test]
+async fn the_provider_is_asked_now() {
+    let world = World::new(None);
+    for (operation, key, status, expected) in [
+        ("pay", "paid", StatusCode::OK, json!("completed")),
+        ("pay", "absent", StatusCode::OK, json!("still_unknown")),
+        ("pay", "silent", StatusCode::OK, json!("still_unknown")),
+        ("refund", "no way", StatusCode::CONFLICT, Value::Null),
+    ] {
+        let fence = world.unknown(operation, key).await;
+        world
+            .store
+            .dead_letter(fence, "tries".into())
+            .await
+            .unwrap();
+        let (seen, answer) = world
+            .post(fence, "reconcile", &json!({ "by": "bob" }))
+            .await;
+        assert_eq!(
+            (seen, &answer["outcome"]),
+            (status, &expected),
+            "{key}: {answer}"
+        );
+    }
+    let running = world.grant("pay", "running").await;
+    let (status, _) = world.post(running, "reconcile", &json!({})).await;
+    assert_eq!(status, StatusCode::CONFLICT);
+}
+
+#[tokio::test]
+async fn erasing_leaves_the_fact() {
+    let world = World::new(None);
+    let fence = world.grant("pay", "key").await;
+    let asked = json!({ "reason": "ticket 7", "by": "carol" });
+    assert_eq!(
+        world.post(fence, "erase", &asked).await.0,
+        StatusCode::CONFLICT
+    );
+    world.store.complete(fence, paid()).await.unwrap();
+    assert_eq!(
+        world.post(fence, "erase", &json!({})).await.0,
+        StatusCode::UNPROCESSABLE_ENTITY
+    );
+    assert_eq!(world.post(fence, "erase", &asked).await.0, StatusCode::OK);
+    let shown = world.show(fence).await;
+    assert_eq!(shown["response"]["body_bytes"], Value::Null);
+    assert_eq!(shown["response"]["headers"], json!([]));
+    assert_eq!(shown["history"][0]["what"], "erased");
+    assert_eq!(shown["history"][0]["reason"], "ticket 7");
+}
+
+#[tokio::test]
+async fn stats_count_what_is_unfinished() {
+    let world = World::new(None);
+    world.grant("pay", "one").await;
+    let fence = world.unknown("pay", "two").await;
+    world
+        .store
+        .dead_letter(fence, "tries".into())
+        .await
+        .unwrap();
+    world.unknown("refund", "three").await;
+    let (_, stats) = world.get("/api/v1/stats").await;
+    let count = |of: &str| stats[of]["count"].as_u64().unwrap();
+    assert_eq!(
+        (
+            count("in_progress"),
+            count("unknown"),
+            count("dead_lettered")
+        ),
+        (1, 2, 1)
+    );
+    assert_eq!(stats["operations"].as_array().unwrap().len(), 2);
+}
+
+#[tokio::test]
+async fn transitions_are_streamed_as_they_happen() {
+    let world = World::new(None);
+    let request = request(Method::GET, "/api/v1/events")
+        .body(Body::empty())
+        .unwrap();
+    let answer = world.router.clone().oneshot(request).await.unwrap();
+    assert_eq!(answer.headers()["content-type"], "text/event-stream");
+    let fence = world.grant("pay", "key").await;
+    world.store.complete(fence, paid()).await.unwrap();
+    let mut stream = BodyDataStream::new(answer.into_body());
+    let mut seen = String::new();
+    while !seen.contains("\"complete\"") {
+        let next = tokio::time::timeout(Duration::from_secs(30), stream.next()).await;
+        seen.push_str(&String::from_utf8_lossy(&next.unwrap().unwrap().unwrap()));
+    }
+    assert!(seen.contains("event: transition"), "{seen}");
+    assert!(seen.contains("\"verb\":\"reserve\""), "{seen}");
+    assert!(seen.contains(&fence.id.to_string()), "{seen}");
+    assert!(!seen.contains("key\""), "{seen}");
+}
+
+#[tokio::test]
+async fn strangers_and_other_sites_are_refused() {
+    let world = World::new(Some("secret-token"));
+    let fence = world.unknown("pay", "key").await;
+    let id = fence.id;
+    for (method, path) in [
+        (Method::GET, "/api/v1/operations".to_owned()),
+        (Method::GET, format!("/api/v1/operations/{id}")),
+        (Method::POST, format!("/api/v1/operations/{id}/resolve")),
+        (Method::POST, format!("/api/v1/operations/{id}/reconcile")),
+        (Method::POST, format!("/api/v1/operations/{id}/erase")),
+        (Method::GET, "/api/v1/stats".to_owned()),
+        (Method::GET, "/api/v1/events".to_owned()),
+    ] {
+        let request = request(method, &path).body(Body::empty()).unwrap();
+        assert_eq!(
+            world.send(request).await.0,
+            StatusCode::UNAUTHORIZED,
+            "{path}"
+        );
+    }
+
+    let world = World::new(None);
+    let fence = world.unknown("pay", "key").await;
+    let path = format!("/api/v1/operations/{}/resolve", fence.id);
+    let body = r#"{"verdict":"not_executed","reason":"a form on another site"}"#;
+    for kind in ["text/plain", "application/x-www-form-urlencoded", ""] {
+        let request = request(Method::POST, &path).header("content-type", kind);
+        let (status, _) = world.send(request.body(Body::from(body)).unwrap()).await;
+        assert_eq!(status, StatusCode::UNSUPPORTED_MEDIA_TYPE, "{kind}");
+    }
+    for host in [
+        "evil.example",
+        "evil.example:8081",
+        "127.0.0.1.evil.example",
+    ] {
+        let peer: SocketAddr = "127.0.0.1:5000".parse().unwrap();
+        let request = Request::builder()
+            .uri("/api/v1/operations")
+            .header("host", host)
+            .extension(ConnectInfo(peer));
+        let (status, _) = world.send(request.body(Body::empty()).unwrap()).await;
+        assert_eq!(status, StatusCode::FORBIDDEN, "{host}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_fails_is_said_plainly() {
+    let world = World::new(None);
+    let fence = world.unknown("pay", "key").await;
+    world.faulty.next(Verb::Find, Fault::FailBefore);
+    let (status, problem) = world.get(&format!("/api/v1/operations/{}", fence.id)).await;
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(problem["code"], "admin_store_unavailable");
+}
