@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result};
-use semel_gateway::Listening;
 use semel_gateway::config::{Environment, Flags, Listen, Source, StoreUrl};
+use semel_gateway::{Listening, Role};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -50,13 +50,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         .build()
         .context("cannot start the runtime")?;
     let ready = |listening: &Listening| {
-        let gateway = listening.gateway.clone();
-        tell(listening, &backend.provider, data);
+        let gateway = listening.gateway.clone().unwrap_or_default();
+        tell(&gateway, &listening.admin, &backend.provider, data);
         if args.traffic {
             tokio::spawn(traffic::run(gateway));
         }
     };
-    runtime.block_on(semel_gateway::run(config, source, None, ready))?;
+    runtime.block_on(semel_gateway::run(
+        config,
+        source,
+        Role::Gateway,
+        None,
+        ready,
+    ))?;
     backend.stop()
 }
 
@@ -131,9 +137,8 @@ impl Backend {
     }
 }
 
-/// Three stories, ready to paste.
-fn tell(listening: &Listening, provider: &str, data: &Path) {
-    let Listening { gateway, admin } = listening;
+/// Four stories, ready to paste.
+fn tell(gateway: &str, admin: &str, provider: &str, data: &Path) {
     let data = data.display();
     // Without a reader there is nobody to tell.
     let _ = write!(
@@ -154,9 +159,18 @@ curl -i {gateway}/payments -H 'Idempotency-Key: "order-1001-attempts"' -H 'Conte
 curl -i {gateway}/payments -H 'Idempotency-Key: "order-1001-attempts"' -H 'Content-Type: application/json' -d '{{"amount": 9999, "currency": "EUR", "account": "acc_1", "merchant_reference": "order-1001"}}'
 
 3. The provider charges the card, and its answer is lost. Nobody knows the outcome, so nobody
-   executes again: run this twice, and see one charge for order-1003 in the ledger.
+   executes again. Run this, and again some seconds later: the reconciler has asked, and the
+   retry is given the payment. One charge for order-1003 is in the ledger.
 
 curl -i {gateway}/payments -H 'Idempotency-Key: "order-1003-attempts"' -H 'Content-Type: application/json' -H 'X-Demo-Fault: reset_after_success' -d '{{"amount": 3000, "currency": "EUR", "account": "acc_1", "merchant_reference": "order-1003"}}'
+
+4. The connection breaks before the provider reads the request. To the app it looks the same, and
+   "the provider does not know it" is no proof: it may only not know it yet. After three looks it
+   waits for a person.
+
+curl -i {gateway}/payments -H 'Idempotency-Key: "order-1004-attempts"' -H 'Content-Type: application/json' -H 'X-Demo-Fault: reset_before' -d '{{"amount": 4000, "currency": "EUR", "account": "acc_1", "merchant_reference": "order-1004"}}'
+
+semel operations list --admin {admin} --dead-lettered
 
 What is counted:   curl {admin}/metrics
 What is kept:      {data}

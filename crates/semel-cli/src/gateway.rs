@@ -5,8 +5,8 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use semel_gateway::Listening;
 use semel_gateway::config::{DialectName, Environment, Flags, Listen, Source, StoreUrl, Upstream};
+use semel_gateway::{Listening, Role};
 
 use crate::logging;
 
@@ -55,6 +55,10 @@ pub(crate) struct Args {
     #[arg(long, env = "SEMEL_THREADS", value_name = "N")]
     threads: Option<NonZeroUsize>,
 
+    /// Leave sweeping, reconciling and retention to others: to `semel worker`
+    #[arg(long)]
+    no_worker: bool,
+
     /// Check the configuration and everything it names, and start nothing
     #[arg(long)]
     check_config: bool,
@@ -87,14 +91,27 @@ pub(crate) fn run(args: Args) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(semel_gateway::run(config, source, args.threads, announce))?;
+    let role = if args.no_worker {
+        Role::GatewayOnly
+    } else {
+        Role::Gateway
+    };
+    runtime.block_on(semel_gateway::run(
+        config,
+        source,
+        role,
+        args.threads,
+        announce,
+    ))?;
     Ok(())
 }
 
 /// Tells whoever started this where it listens. A reader that is gone does not matter.
-fn announce(listening: &Listening) {
+pub(crate) fn announce(listening: &Listening) {
     let mut out = io::stdout().lock();
-    let _ = writeln!(out, "listening gateway {}", listening.gateway);
+    if let Some(gateway) = &listening.gateway {
+        let _ = writeln!(out, "listening gateway {gateway}");
+    }
     let _ = writeln!(out, "listening admin {}", listening.admin);
     let _ = out.flush();
 }

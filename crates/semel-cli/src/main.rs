@@ -5,6 +5,8 @@ mod fingerprint;
 mod gateway;
 mod logging;
 mod migrate;
+mod operations;
+mod worker;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -30,6 +32,10 @@ enum Command {
     Gateway(gateway::Args),
     /// Create or upgrade the schema of a store
     Migrate(migrate::Args),
+    /// See what happened to operations, and decide what only a person can
+    Operations(operations::Args),
+    /// Sweep, reconcile and expire, without serving requests
+    Worker(worker::Args),
 }
 
 /// 0 fine, 1 failure; usage errors end in `clap` with 2.
@@ -39,6 +45,8 @@ fn main() -> ExitCode {
         Command::Fingerprint(args) => fingerprint::run(&args),
         Command::Gateway(args) => gateway::run(args),
         Command::Migrate(args) => migrate::run(&args),
+        Command::Operations(args) => operations::run(&args),
+        Command::Worker(args) => worker::run(args),
     };
     match ended {
         Ok(()) => ExitCode::SUCCESS,

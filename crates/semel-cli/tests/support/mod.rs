@@ -53,7 +53,7 @@ impl Place {
         self.command_on(upstream, "sqlite:semel.db")
     }
 
-    fn command_on(&self, upstream: &str, store: &str) -> Command {
+    pub(crate) fn command_on(&self, upstream: &str, store: &str) -> Command {
         let mut command = semel(self.directory.path());
         command.args(["--upstream", upstream, "--config", "semel.toml"]);
         command.args(["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"]);

@@ -1,0 +1,110 @@
+//! What the admin API answers, as far as it is shown. A newer gateway may say more.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// A page of operations.
+#[derive(Deserialize)]
+pub(super) struct Page {
+    pub(super) operations: Vec<Summary>,
+    pub(super) next: Option<String>,
+}
+
+/// The same page, each operation as it was written.
+#[derive(Deserialize)]
+pub(super) struct RawPage {
+    pub(super) operations: Vec<Box<RawValue>>,
+    pub(super) next: Option<String>,
+}
+
+/// An operation at a glance.
+#[derive(Deserialize)]
+pub(super) struct Summary {
+    pub(super) id: String,
+    pub(super) tenant: String,
+    pub(super) operation: String,
+    pub(super) key: String,
+    pub(super) status: String,
+    pub(super) attempt: u32,
+    pub(super) last_error: Option<String>,
+    pub(super) dead_lettered_at: Option<String>,
+    pub(super) created_at: String,
+    pub(super) updated_at: String,
+}
+
+/// All of an operation.
+#[derive(Deserialize)]
+pub(super) struct Operation {
+    #[serde(flatten)]
+    pub(super) summary: Summary,
+    pub(super) fingerprint: String,
+    pub(super) resource: Option<Resource>,
+    pub(super) resolved_by: Option<String>,
+    pub(super) recovery_point: Option<String>,
+    pub(super) owner: Option<String>,
+    pub(super) locked_until: Option<String>,
+    pub(super) reconcile_after: Option<String>,
+    pub(super) reconcile_attempts: Option<u32>,
+    pub(super) completed_at: Option<String>,
+    pub(super) expires_at: Option<String>,
+    pub(super) body_expires_at: Option<String>,
+    pub(super) purge_at: Option<String>,
+    pub(super) response: Option<Response>,
+    pub(super) history: Vec<Entry>,
+    pub(super) history_intact: bool,
+    pub(super) history_problem: Option<String>,
+}
+
+/// What was made.
+#[derive(Deserialize)]
+pub(super) struct Resource {
+    pub(super) r#type: String,
+    pub(super) id: String,
+}
+
+/// What retries are given.
+#[derive(Deserialize)]
+pub(super) struct Response {
+    pub(super) status: u16,
+    pub(super) headers: Vec<(String, String)>,
+    pub(super) body_bytes: Option<u64>,
+    pub(super) body: Option<String>,
+}
+
+/// One line of a history.
+#[derive(Deserialize)]
+pub(super) struct Entry {
+    pub(super) at: String,
+    pub(super) attempt: u32,
+    pub(super) what: String,
+    pub(super) actor: String,
+    pub(super) code: Option<String>,
+    pub(super) reason: Option<String>,
+    pub(super) evidence: Option<String>,
+    #[serde(default)]
+    pub(super) evidence_erased: bool,
+}
+
+/// Where the operation stands after a decision.
+#[derive(Deserialize)]
+pub(super) struct Decided {
+    pub(super) id: String,
+    pub(super) status: String,
+}
+
+/// What came of a look.
+#[derive(Deserialize)]
+pub(super) struct Looked {
+    pub(super) id: String,
+    pub(super) outcome: String,
+    #[serde(default)]
+    pub(super) code: Option<String>,
+}
+
+/// Why not.
+#[derive(Deserialize)]
+pub(super) struct Problem {
+    pub(super) code: String,
+    #[serde(default)]
+    pub(super) detail: String,
+}
