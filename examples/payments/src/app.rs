@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `POST /payments` | 201 with the payment, 402 where it was declined, 503 where the provider was not reached, 504 where nobody knows |
 //! | `GET /payments/{id}` | the payment as the service knows it |
-//! | `GET /payments/by-operation/{operation_id}` | the truth about an operation, asked from the provider if need be: 200, 404, or 202 while it is undecided |
+//! | `GET /payments/by-operation/{operation_id}` | the truth about an operation, asked from the provider if need be: 200, 402 where it was declined, 404, or 202 while it is undecided |
 //! | `GET /summary` | how many payments there are, and how often the handler began on one |
 //! | `GET /healthz` | 204 |
 //!

@@ -37,6 +37,9 @@ pub enum Error {
     /// The HTTP client for the provider cannot be built.
     #[error("the client for the provider cannot be built: {0}")]
     Client(#[from] reqwest::Error),
+    /// Events would be signed with nothing.
+    #[error("the webhook secret is not whsec_ and a key in base64")]
+    WebhookSecret,
     /// A thread that was opening files was lost.
     #[error("opening was interrupted: {0}")]
     Interrupted(#[from] tokio::task::JoinError),

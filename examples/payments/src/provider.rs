@@ -5,6 +5,7 @@
 //! | `POST /charges` | makes a charge; with `Idempotency-Key` at most one per key |
 //! | `GET /charges/{id}`, `GET /charges?idempotency_key=` | the truth: 200, 404, or 202 while a request with that key is under way |
 //! | `GET /ledger`, `GET /ledger/summary` | every charge ever made; what was made more than once |
+//! | `GET /webhooks/summary` | what became of the events that it sends ([`Webhooks`]) |
 //! | `PUT /faults`, `GET /faults` | how it breaks from now on ([`Faults`]) |
 //!
 //! One request can be made to fail by the header `X-Provider-Fault` with the name of a
@@ -13,6 +14,7 @@
 mod charges;
 mod faults;
 mod ledger;
+mod webhooks;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -32,6 +34,8 @@ use crate::serve::{self, Running};
 use charges::Desk;
 pub use faults::{Fault, Faults};
 pub use ledger::{Charge, ChargeRequest, ChargeStatus, Summary};
+use webhooks::Sender;
+pub use webhooks::{Deliveries, Webhooks};
 
 pub(crate) use charges::FAULT_HEADER;
 pub(crate) use faults::Named;
@@ -49,6 +53,8 @@ pub struct Config {
     pub ledger: Option<PathBuf>,
     /// How it breaks from the first request on.
     pub faults: Faults,
+    /// Whom it tells of its charges.
+    pub webhooks: Option<Webhooks>,
 }
 
 impl Config {
@@ -79,7 +85,11 @@ pub async fn serve(
     let running = Running::default();
     let path = config.ledger;
     let ledger = tokio::task::spawn_blocking(move || ledger::Ledger::open(path)).await??;
-    let desk = Arc::new(Desk::new(ledger, config.faults, running.clone()));
+    let webhooks = config
+        .webhooks
+        .map(|webhooks| Sender::new(webhooks, running.clone()))
+        .transpose()?;
+    let desk = Arc::new(Desk::new(ledger, config.faults, running.clone(), webhooks));
     serve::serve(listener, router(desk), running, shutdown).await;
     Ok(())
 }
@@ -90,6 +100,7 @@ fn router(desk: Arc<Desk>) -> Router {
         .route("/charges/{id}", get(charges::find))
         .route("/ledger", get(entries))
         .route("/ledger/summary", get(summary))
+        .route("/webhooks/summary", get(deliveries))
         .route("/faults", put(put_faults).get(show_faults))
         .route("/healthz", get(|| async { StatusCode::NO_CONTENT }))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
@@ -102,6 +113,10 @@ async fn entries(State(desk): State<Arc<Desk>>) -> Json<Vec<Charge>> {
 
 async fn summary(State(desk): State<Arc<Desk>>) -> Json<Summary> {
     Json(desk.ledger().summary())
+}
+
+async fn deliveries(State(desk): State<Arc<Desk>>) -> Json<Deliveries> {
+    Json(desk.deliveries())
 }
 
 async fn show_faults(State(desk): State<Arc<Desk>>) -> Json<Faults> {

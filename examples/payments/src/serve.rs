@@ -51,6 +51,12 @@ impl Running {
         task.await.ok().flatten()
     }
 
+    /// Performs `work` as part of what the server has begun, to its end or the server's.
+    pub(crate) async fn detach_unheard(&self, work: impl Future<Output = ()>) {
+        let work = self.tasks.track_future(work);
+        self.killed.run_until_cancelled(work).await;
+    }
+
     /// Ends when the server has been asked to stop.
     pub(crate) async fn stopping(&self) {
         self.stopping.cancelled().await;

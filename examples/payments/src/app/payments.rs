@@ -20,6 +20,7 @@ const OPERATION_HEADER: &str = "semel-operation-id";
 const DOWNSTREAM_KEY_HEADER: &str = "semel-downstream-key";
 const DEMO_FAULT_HEADER: &str = "x-demo-fault";
 const OUTCOME_HEADER: HeaderName = HeaderName::from_static("semel-outcome");
+const RESOURCE_HEADER: HeaderName = HeaderName::from_static("semel-resource");
 /// The provider takes as much of a key and of a reference.
 const MAX_TEXT_BYTES: usize = 255;
 
@@ -218,6 +219,10 @@ pub(super) async fn find_by_operation(
         Err(error) => Err(error),
     };
     match learned {
+        // What the first caller would have been told: 402 where it was declined.
+        Ok(Learned::Decided(payment)) if payment.status == PaymentStatus::Declined => {
+            (StatusCode::PAYMENT_REQUIRED, Json(payment)).into_response()
+        }
         Ok(Learned::Decided(payment)) => Json(payment).into_response(),
         Ok(Learned::Undecided(payment)) => (StatusCode::ACCEPTED, Json(payment)).into_response(),
         Ok(Learned::Nothing) => not_found("this operation charged nothing"),
@@ -242,6 +247,11 @@ fn charge_request(payment: &Payment) -> ChargeRequest {
         currency: payment.currency.clone(),
         reference: reference.unwrap_or(&payment.id).clone(),
         card: None,
+        metadata: payment
+            .operation_id
+            .iter()
+            .map(|id| ("operation_id".to_owned(), id.clone()))
+            .collect(),
     }
 }
 
@@ -262,7 +272,10 @@ fn decision(status: ChargeStatus) -> PaymentStatus {
 
 /// What a client is told of a payment that was just tried.
 fn answer(payment: Payment, detail: &str) -> Response {
-    let location = [(header::LOCATION, format!("/payments/{}", payment.id))];
+    let location = [
+        (header::LOCATION, format!("/payments/{}", payment.id)),
+        (RESOURCE_HEADER, format!("payment/{}", payment.id)),
+    ];
     match payment.status {
         PaymentStatus::Succeeded => (StatusCode::CREATED, location, Json(payment)).into_response(),
         PaymentStatus::Declined => {

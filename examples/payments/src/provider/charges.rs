@@ -13,6 +13,7 @@ use serde_json::json;
 
 use super::faults::{Fault, Faults, Named, Strike, Switch};
 use super::ledger::{Charge, ChargeRequest, ChargeStatus, Charged, Ledger};
+use super::webhooks::{Deliveries, Sender};
 use crate::problem::{bad_header, invalid, not_found, problem, unreadable};
 use crate::serve::{Running, cut};
 
@@ -28,16 +29,28 @@ pub(super) struct Desk {
     /// Keys of requests under way, and how many there are of each.
     pending: Mutex<HashMap<String, usize>>,
     running: Running,
+    webhooks: Option<Arc<Sender>>,
 }
 
 impl Desk {
-    pub(super) fn new(ledger: Ledger, faults: Faults, running: Running) -> Self {
+    pub(super) fn new(
+        ledger: Ledger,
+        faults: Faults,
+        running: Running,
+        webhooks: Option<Arc<Sender>>,
+    ) -> Self {
         Self {
             ledger: Mutex::new(ledger),
             switch: Switch::new(faults),
             pending: Mutex::default(),
             running,
+            webhooks,
         }
+    }
+
+    pub(super) fn deliveries(&self) -> Deliveries {
+        let sender = self.webhooks.as_ref();
+        sender.map_or_else(Deliveries::default, |sender| sender.deliveries())
     }
 
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
@@ -78,6 +91,9 @@ impl Desk {
         let desk = Arc::clone(&self);
         let charged =
             tokio::task::spawn_blocking(move || desk.ledger().charge(request, key, status)).await;
+        if let (Some(webhooks), Ok(Ok(Charged::Made(charge)))) = (&self.webhooks, &charged) {
+            webhooks.tell(charge);
+        }
         match charged {
             Ok(Ok(_)) if strike.fault == Fault::ResetAfterSuccess => cut(),
             Ok(Ok(Charged::Made(charge))) => answer(&charge),

@@ -110,7 +110,7 @@ fn always() -> f64 {
 }
 
 /// Chance from the random end of a UUID: good enough to break things by, without a generator.
-fn happens(probability: f64) -> bool {
+pub(super) fn happens(probability: f64) -> bool {
     let [.., a, b, c, d] = *Uuid::now_v7().as_bytes();
     let drawn = u32::from_be_bytes([a, b, c, d]);
     f64::from(drawn) < probability * (f64::from(u32::MAX) + 1.0)

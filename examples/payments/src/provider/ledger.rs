@@ -16,6 +16,8 @@ const MAX_ENTRIES: usize = 1_000_000;
 pub(crate) const MAX_AMOUNT: i64 = 1_000_000_000_000;
 /// As long as the longest idempotency key: the service may use one as the reference.
 const MAX_TEXT_BYTES: usize = 255;
+/// As many as providers commonly allow.
+const MAX_METADATA: usize = 20;
 
 /// What a charge is asked for with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +33,9 @@ pub struct ChargeRequest {
     /// A token for the card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<String>,
+    /// The merchant's own; it comes back in events.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
 }
 
 impl ChargeRequest {
@@ -44,6 +49,10 @@ impl ChargeRequest {
         }
         if !text(&self.reference) || !self.card.as_deref().is_none_or(text) {
             return Err("reference and card are from 1 to 255 bytes");
+        }
+        let metadata = || self.metadata.iter().flat_map(|(name, value)| [name, value]);
+        if self.metadata.len() > MAX_METADATA || !metadata().all(|part| text(part)) {
+            return Err("metadata is at most 20 names and values of 1 to 255 bytes");
         }
         Ok(())
     }
@@ -80,6 +89,9 @@ pub struct Charge {
     /// A token for the card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<String>,
+    /// The merchant's own.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub metadata: BTreeMap<String, String>,
     /// Whether money moved.
     pub status: ChargeStatus,
 }
@@ -90,6 +102,7 @@ impl Charge {
             && self.currency == request.currency
             && self.reference == request.reference
             && self.card == request.card
+            && self.metadata == request.metadata
     }
 }
 
@@ -175,6 +188,7 @@ impl Ledger {
             currency: request.currency,
             reference: request.reference,
             card: request.card,
+            metadata: request.metadata,
             status,
         };
         if let Some(file) = &mut self.file {

@@ -106,6 +106,12 @@ async fn a_decline_is_402_and_final() {
         assert_eq!(outcome(&declined), (402, None));
         assert_eq!(json_of(declined).await["status"], "declined");
     }
+    // Whoever reconciles is told what the caller was told.
+    let (status, payment) = read(&app.url("/payments/by-operation/op-1")).await;
+    assert_eq!(
+        (status.as_u16(), &payment["status"]),
+        (402, &"declined".into())
+    );
     assert_eq!(ledger(&provider).await.len(), 1);
     assert_eq!(executions(&app).await, (1, 2));
 }

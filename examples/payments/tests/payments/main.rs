@@ -12,3 +12,4 @@ mod faults;
 mod harness;
 mod process;
 mod provider;
+mod webhooks;
