@@ -38,7 +38,7 @@ pub(crate) fn run(
         .collect();
     let place = |records: u64| directory.path().join(format!("{records}.db"));
     for &records in records.iter().filter(|records| **records >= LARGE) {
-        fill(&runtime, &place(records), records)?;
+        fill(&runtime, &place(records), records, Duration::ZERO)?;
         println!("filled with {records} records");
     }
     let time = Duration::from_secs_f64(seconds);
@@ -49,7 +49,7 @@ pub(crate) fn run(
             if *records < LARGE {
                 // What a round adds would make a small store a large one: begin anew.
                 std::fs::remove_file(&path).or_else(absent)?;
-                fill(&runtime, &path, *records)?;
+                fill(&runtime, &path, *records, Duration::ZERO)?;
             }
             let store = runtime.block_on(Sqlite::open(&path))?;
             let figure = figure(|| new_operations(&runtime, &store, CALLERS, time))?;
@@ -114,8 +114,9 @@ fn report(sizes: &[Size]) -> Vec<Point> {
     points
 }
 
-/// Completed operations, as the store itself would have left them, but in few large commits.
-fn fill(runtime: &Runtime, path: &Path, records: u64) -> Result<()> {
+/// Operations completed some time ago, as the store itself would have left them, but in few large
+/// commits.
+pub(crate) fn fill(runtime: &Runtime, path: &Path, records: u64, age: Duration) -> Result<()> {
     // Opened once to make the schema.
     drop(runtime.block_on(Sqlite::open(path))?);
     let connection = Connection::open(path)?;
@@ -131,6 +132,8 @@ fn fill(runtime: &Runtime, path: &Path, records: u64) -> Result<()> {
              ?7 + 86400000000)",
     )?;
     let headers = semel_core::headers::encode(&completion().response.headers);
+    let now = semel_core::Clock::now(&semel_core::SystemClock).as_micros();
+    let completed_at = now - age.as_micros() as i64;
     let mut filled = 0;
     while filled < records {
         connection.execute_batch("BEGIN IMMEDIATE")?;
@@ -144,7 +147,7 @@ fn fill(runtime: &Runtime, path: &Path, records: u64) -> Result<()> {
                 identity.operation(),
                 identity.key().as_str(),
                 [1u8; 32],
-                semel_core::Clock::now(&semel_core::SystemClock).as_micros(),
+                completed_at,
                 &headers[..],
                 BODY,
             ])?;

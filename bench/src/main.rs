@@ -28,6 +28,7 @@ mod memory;
 mod nginx;
 mod postgres;
 mod process;
+mod retention;
 mod serve;
 mod store;
 mod target;
@@ -87,6 +88,8 @@ enum What {
     Memory(memory::Settings),
     /// The store in Postgres, beside what is written by hand and beside the server's limit.
     Postgres(postgres::Settings),
+    /// What callers feel while millions of records expire in the embedded store.
+    Retention(retention::Settings),
     /// One of the applications that the others measure.
     #[command(hide = true)]
     Serve {
@@ -125,6 +128,7 @@ fn perform(what: What) -> Result<()> {
         What::Http(settings) => http::run(&settings),
         What::Memory(settings) => memory::run(&settings),
         What::Postgres(settings) => postgres::run(&settings),
+        What::Retention(settings) => retention::run(&settings),
         What::Serve { application } => serve::run(&application),
     }
 }

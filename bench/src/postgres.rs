@@ -11,6 +11,7 @@ mod growth;
 mod hand;
 mod http;
 mod limit;
+mod retention;
 mod server;
 mod store;
 mod subject;
@@ -79,6 +80,8 @@ enum Part {
     Growth,
     /// How often an operation commits.
     Commits,
+    /// What callers feel of retention.
+    Retention,
 }
 
 /// How much is measured.
@@ -138,6 +141,9 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
     }
     if wants(Part::Commits) {
         targets.extend(commits::run(&server, &extent)?);
+    }
+    if wants(Part::Retention) {
+        targets.push(retention::run(&server, &extent)?);
     }
     let kept = target::verdict(&targets);
     let all_asked_for = settings.part.is_empty() && settings.only.is_empty();

@@ -1,7 +1,7 @@
 //! What an operation costs while the table grows.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use semel_core::OperationId;
@@ -9,9 +9,10 @@ use tokio::runtime::Runtime;
 use tokio_postgres::Client;
 use uuid::Uuid;
 
+use super::Extent;
 use super::figures::{Figure, Lines};
 use super::server::{Database, Server, connect};
-use super::{Extent, subject};
+use super::subject::{self, Whole};
 use crate::client::Keys;
 use crate::load::{
     BODY, Contender, all_at_once, completed, completion, new_operations, replays, request,
@@ -47,26 +48,30 @@ const SAMPLED: u64 = 200_000;
 const LARGE: u64 = 1_000_000;
 
 /// A table of a certain size.
-struct Size<'a, C> {
+pub(super) struct Size<'a, C> {
     /// Opened while the table was empty, and so with plans of that time.
-    store: C,
+    pub(super) store: C,
     rows: u64,
     keys: Keys,
+    /// How long ago they were completed.
+    age: Duration,
     /// Dropped last, when nobody is connected any more.
     database: Database<'a>,
 }
 
-fn fill<'a>(
+pub(super) fn fill<'a>(
     server: &'a Server,
     extent: &Extent,
     rows: u64,
-) -> Result<Size<'a, impl Contender + use<>>> {
+    age: Duration,
+) -> Result<Size<'a, impl Whole + use<>>> {
     let (runtime, start) = (&server.runtime, Instant::now());
     let database = server.fresh(&format!("growth_{rows}"))?;
     let size = Size {
         store: runtime.block_on(subject::open(database.url.clone()))?,
         rows,
         keys: Keys::new(),
+        age,
         database,
     };
     let few = completed(runtime, &size.store, FIRST)?;
@@ -119,6 +124,7 @@ impl<C: Contender> Size<'_, C> {
             .context("fill.sql does not fit the table of the store")?;
         let headers = semel_core::headers::encode(&completion().response.headers);
         let now = semel_core::Clock::now(&semel_core::SystemClock).as_micros();
+        let now = now - self.age.as_micros() as i64;
         let mut first = from;
         while first < to {
             let last = to.min(first + FILL_ROWS);
@@ -179,7 +185,7 @@ pub(super) fn run(server: &Server, extent: &Extent) -> Result<Vec<Target>> {
             // The old one goes first: they have the same name.
             let size = match kept.take().filter(|_| *rows >= LARGE) {
                 Some(size) => size,
-                None => fill(server, extent, *rows)?,
+                None => fill(server, extent, *rows, Duration::ZERO)?,
             };
             let (store, keys) = (&size.store, size.sample(round));
             let replay = server.figure(|| replays(runtime, store, &keys, CALLERS, extent.time))?;
