@@ -191,10 +191,12 @@ async fn swapped_and_altered_ciphertexts_are_refused() {
             (SELECT response_headers, response_body FROM semel_operations WHERE key = 'e')
          WHERE key = 'c'",
     );
-    tamper(
-        "UPDATE semel_operations SET response_body =
-            substr(response_body, 1, length(response_body) - 1) || x'00' WHERE key = 'd'",
-    );
+    let connection = Connection::open(&path).unwrap();
+    let read = "SELECT response_body FROM semel_operations WHERE key = 'd'";
+    let mut body: Vec<u8> = connection.query_row(read, [], |row| row.get(0)).unwrap();
+    *body.last_mut().unwrap() ^= 1;
+    let write = "UPDATE semel_operations SET response_body = ?1 WHERE key = 'd'";
+    assert_eq!(connection.execute(write, [body]).unwrap(), 1);
     for key in ["a", "b", "c", "d"] {
         let refused = replayed(&store, key).await.unwrap_err();
         assert!(matches!(refused, Error::Corrupt { .. }), "{key}: {refused}");
