@@ -196,4 +196,20 @@ mod tests {
         let head = head(&stored).unwrap();
         assert_eq!(head.headers()["etag"].as_bytes(), b"\xff\xfe");
     }
+
+    /// An application that completes its record by SQL must not store what the layer would not.
+    #[test]
+    fn the_function_in_sql_leaves_out_the_same_headers() {
+        let migrations = concat!(env!("CARGO_MANIFEST_DIR"), "/../semel-postgres/migrations");
+        let sql = std::fs::read_to_string(format!("{migrations}/0002_complete.sql")).unwrap();
+        let (_, rest) = sql.split_once("CONTINUE WHEN name IN (").unwrap();
+        let (names, rest) = rest.split_once(") OR name ~ '^(").unwrap();
+        let (prefixes, _) = rest.split_once(")'").unwrap();
+        let names: Vec<_> = names
+            .split(',')
+            .map(|name| name.trim().trim_matches('\''))
+            .collect();
+        assert_eq!(names, NEVER);
+        assert_eq!(prefixes.split('|').collect::<Vec<_>>(), NEVER_PREFIXES);
+    }
 }

@@ -84,7 +84,7 @@ BEGIN
             'content-length', 'date', 'age', 'via', 'server', 'server-timing', 'traceparent',
             'tracestate', 'baggage', 'retry-attempt', 'x-request-id', 'x-correlation-id',
             'x-trace-id', 'idempotency-key', 'idempotency-key-expires', 'semel-outcome',
-            'set-cookie'
+            'semel-resource', 'set-cookie'
         ) OR name ~ '^(proxy-|access-control-|ratelimit|x-ratelimit|x-b3-)';
         lines := lines
             || int4send(octet_length(name)) || convert_to(name, 'UTF8')

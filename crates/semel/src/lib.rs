@@ -102,7 +102,7 @@
 //! `axum` (on by default): [`Operation`] as an extractor, [`Outcome`] as a response. `sqlite`
 //! (on by default): the embedded store. `postgres`: the store that many processes share. `sqlx`:
 //! transactions of sqlx. `redis`: a replay cache in front of PostgreSQL. `worker`: what happens out
-//! of band. Each only adds.
+//! of band, and webhooks. `seal`: encryption at rest. Each only adds.
 
 #[cfg(all(feature = "axum", feature = "sqlite"))]
 mod sqlite;
@@ -129,9 +129,12 @@ pub use semel_postgres::transaction::Begun;
 pub use semel_postgres::transaction::Sqlx;
 #[cfg(feature = "redis")]
 pub use semel_redis::{Cached, Options as Redis};
+#[cfg(feature = "seal")]
+pub use semel_seal::{Keyring, Sealed};
 #[cfg(feature = "sqlite")]
 pub use semel_sqlite::{Sqlite, rusqlite};
 #[cfg(feature = "worker")]
 pub use semel_worker::{
     Asked, CancellationToken, Finding, Found, Pace, Reconcile, Reconcilers, Schedule, Worker,
+    webhook,
 };

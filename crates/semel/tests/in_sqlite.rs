@@ -15,8 +15,11 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use semel::rusqlite::{self, Connection};
 use semel::{Layer, Operation, Outcome, Resource, Sqlite, Together};
+use semel_seal::Sealed;
 use tempfile::TempDir;
 use tower::ServiceExt as _;
+
+const KEYS: &str = "test:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 
 struct World {
     app: Router,
@@ -85,7 +88,9 @@ impl World {
                  INSERT INTO balance VALUES (100);",
             )
             .unwrap();
-        let layer = Layer::new(store.clone())
+        // What the layer keeps is sealed on the way; the handler's own rows are not.
+        let sealed = Sealed::new(store.clone(), Some(KEYS.parse().unwrap()));
+        let layer = Layer::new(sealed)
             .tenant(account)
             .route("POST /payments", |route| route.operation("create_payment"));
         let app = Router::new()
@@ -146,6 +151,21 @@ async fn a_payment_and_its_answer_are_stored_together() {
     assert_eq!(world.balance(), 60);
     let completed = ("completed".to_owned(), None, Some("1".to_owned()));
     assert_eq!(world.record("k1"), completed);
+    let stored: Vec<u8> = world
+        .reads
+        .query_row("SELECT response_body FROM semel_operations", [], |row| {
+            row.get(0)
+        })
+        .unwrap();
+    let shown = |text: &str| {
+        stored
+            .windows(text.len())
+            .any(|part| part == text.as_bytes())
+    };
+    assert!(
+        shown("test") && !shown(&first),
+        "sealed, and says by which key"
+    );
 
     let (status, headers, again) = world.send("k1", "pays").await;
     assert_eq!((status, again), (StatusCode::CREATED, first));
