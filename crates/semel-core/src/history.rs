@@ -103,7 +103,7 @@ pub fn note(
         evidence: None,
     };
     let by = |what: What, by: &By| Note {
-        reason: by.why.as_deref().map(cut_reason),
+        reason: by.why.as_deref().map(|why| cut_reason(why).into()),
         ..tell(what, &by.who)
     };
     let was = before.map(|before| &before.state);
@@ -146,7 +146,10 @@ pub fn note(
         Event::MarkUnknown(..) => Some(tell(What::Unknown, EXECUTOR)),
         Event::Sweep => Some(tell(What::Unknown, SWEEPER)),
         Event::Resolve(resolve) => Some(Note {
-            evidence: resolve.evidence.as_ref().map(cut_evidence),
+            evidence: resolve
+                .evidence
+                .as_ref()
+                .map(|seen| seen.slice_ref(cut_evidence(seen))),
             ..by(
                 match &resolve.verdict {
                     Verdict::Completed(_) => What::ResolvedCompleted,
@@ -223,13 +226,13 @@ pub fn tell(
 }
 
 /// A reason, cut at [`MAX_REASON`].
-fn cut_reason(reason: &str) -> Box<str> {
-    reason[..reason.floor_char_boundary(MAX_REASON)].into()
+pub fn cut_reason(reason: &str) -> &str {
+    &reason[..reason.floor_char_boundary(MAX_REASON)]
 }
 
 /// Evidence, cut at [`MAX_EVIDENCE`].
-fn cut_evidence(evidence: &Bytes) -> Bytes {
-    evidence.slice(..evidence.len().min(MAX_EVIDENCE))
+pub fn cut_evidence(evidence: &[u8]) -> &[u8] {
+    &evidence[..evidence.len().min(MAX_EVIDENCE)]
 }
 
 /// Evidence may hold what is nobody else's business: `Debug` shows how much there is.

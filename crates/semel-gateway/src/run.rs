@@ -179,9 +179,10 @@ impl Process {
 
         let (admin_listener, admin_address) =
             listen(&config.admin.listen.address().to_string()).await?;
+        let reconcilers = reconcile::reconcilers(&config, store.clone())?;
         let api = Api {
             store: store.clone(),
-            reconcilers: reconcile::reconcilers(&config, store.clone())?,
+            reconcilers: reconcilers.clone(),
             events,
         };
         let asked = store.clone();
@@ -198,7 +199,6 @@ impl Process {
         ));
         let worker = match self.role {
             Role::Gateway | Role::Worker => {
-                let reconcilers = reconcile::reconcilers(&config, store.clone())?;
                 let worker = Worker::new(store.clone()).reconcilers(reconcilers);
                 Some(tokio::spawn(worker.run(stop.clone())))
             }

@@ -48,4 +48,5 @@ pub use operation::Operation;
 pub use outcome::{Ending, Outcome, Unframed};
 pub use route::{InFlight, KeyRule, Route};
 pub use service::{ResponseFuture, Service};
+pub use status::rfc3339;
 pub use together::Together;

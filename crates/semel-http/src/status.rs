@@ -100,7 +100,7 @@ fn seen(record: &Record, now: Timestamp) -> Response<Bytes> {
     let shown = Seen {
         operation_id: record.id.to_string(),
         status: record.state.status().as_str(),
-        created_at: timestamp(record.created_at),
+        created_at: rfc3339(record.created_at),
         retry_after: waits.then_some(1),
         response,
     };
@@ -115,8 +115,8 @@ fn seen(record: &Record, now: Timestamp) -> Response<Bytes> {
     answer
 }
 
-/// RFC 3339, in UTC.
-fn timestamp(at: Timestamp) -> String {
+/// An instant as people and clients read it: RFC 3339, in UTC.
+pub fn rfc3339(at: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(at.as_micros())
         .map_or_else(|_| String::new(), |at| at.to_string())
 }

@@ -1,7 +1,7 @@
 //! What happens out of band: each a guarded statement over a bounded batch, which passes over
 //! the rows that another worker holds.
 
-use semel_core::history::{MAX_EVIDENCE, MAX_REASON};
+use semel_core::history::{cut_evidence, cut_reason};
 use semel_core::store::{MAX_BATCH, Which};
 use semel_core::transition::{self, Completion, Resolution, Resolve, Verdict};
 use semel_core::{Backoff, By, Code, Fence, OperationId, Record, State, Timestamp, headers};
@@ -127,9 +127,7 @@ impl Command for Judge {
         let (now, id, attempt) = (time.given(), uuid(fence.id), i64::from(fence.attempt));
         let (client, sql) = (&session.client, &session.sql);
         let (by, why) = said(by);
-        let evidence = evidence
-            .as_ref()
-            .map(|seen| &seen[..seen.len().min(MAX_EVIDENCE)]);
+        let evidence = evidence.as_deref().map(cut_evidence);
         let rows = match verdict {
             Verdict::Completed(Completion { response, resource }) => {
                 let kind = resource.as_ref().map(|resource| &*resource.kind);
@@ -319,10 +317,7 @@ pub(crate) fn bounded(limit: usize) -> i64 {
 /// Who did it and why, as the history keeps it.
 fn said(by: &By) -> (&str, Option<&str>) {
     let why = by.why.as_deref();
-    (
-        &by.who,
-        why.map(|why| &why[..why.floor_char_boundary(MAX_REASON)]),
-    )
+    (&by.who, why.map(cut_reason))
 }
 
 /// A statement chose what the pure function refuses. Nobody may build on either.

@@ -2,7 +2,7 @@
 
 use aws_lc_rs::aead::{Aad, NONCE_LEN, Nonce};
 use bytes::{BufMut as _, Bytes, BytesMut};
-use semel_core::Error;
+use semel_core::{Error, OperationId};
 use sha2::{Digest as _, Sha256};
 
 use crate::Keyring;
@@ -21,7 +21,15 @@ pub(crate) struct Place<'a> {
     pub(crate) part: &'static str,
 }
 
-impl Place<'_> {
+impl<'a> Place<'a> {
+    /// A part of an operation.
+    pub(crate) fn in_operation(id: &'a OperationId, part: &'static str) -> Self {
+        Self {
+            of: id.as_bytes(),
+            part,
+        }
+    }
+
     fn hash(&self, key: &str) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(b"semel seal 1");

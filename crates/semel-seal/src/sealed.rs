@@ -43,10 +43,7 @@ impl<S> Sealed<S> {
         let Some(keyring) = &self.keyring else {
             return Ok(response);
         };
-        let place = |part| Place {
-            of: id.as_bytes(),
-            part,
-        };
+        let place = |part| Place::in_operation(&id, part);
         let lines = headers::encode(&response.headers);
         let body = response.body.as_deref();
         Ok(Response {
@@ -65,10 +62,7 @@ impl<S> Sealed<S> {
         if **name != *SEALED {
             return Ok(response);
         }
-        let place = |part| Place {
-            of: id.as_bytes(),
-            part,
-        };
+        let place = |part| Place::in_operation(&id, part);
         let keyring = self.keyring.as_ref();
         let lines = open(keyring, &place("headers"), envelope)?;
         let body = response.body.as_deref();
@@ -119,10 +113,7 @@ impl<S> Sealed<S> {
         let Some(keyring) = &self.keyring else {
             return Ok(evidence);
         };
-        let place = Place {
-            of: id.as_bytes(),
-            part: "evidence",
-        };
+        let place = Place::in_operation(&id, "evidence");
         let length = evidence.len().min(MAX_EVIDENCE - MOST_OVERHEAD);
         keyring.seal(&place, &evidence[..length])
     }
@@ -262,10 +253,7 @@ impl<S: Inspect> Inspect for Sealed<S> {
         if !is_envelope(&evidence) {
             return Ok(evidence);
         }
-        let place = Place {
-            of: id.as_bytes(),
-            part: "evidence",
-        };
+        let place = Place::in_operation(&id, "evidence");
         open(self.keyring.as_ref(), &place, &evidence)
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use semel_core::canonical;
 use semel_core::fingerprint::Pointer;
-use semel_core::history::MAX_EVIDENCE;
+use semel_core::history::cut_evidence;
 use semel_core::identity::MAX_TENANT_BYTES;
 use semel_core::inbox::MAX_NAME_BYTES;
 use semel_core::{Key, OperationId, Response};
@@ -159,7 +159,7 @@ impl Source {
             Some(about) => Meaning::Notice(Box::new(Notice {
                 about,
                 says,
-                evidence: Bytes::copy_from_slice(&body[..body.len().min(MAX_EVIDENCE)]),
+                evidence: Bytes::copy_from_slice(cut_evidence(body)),
             })),
             None => Meaning::Unusable("it names no operation"),
         }

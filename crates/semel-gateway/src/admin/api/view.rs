@@ -3,6 +3,7 @@
 use semel_core::history::{self, Entry};
 use semel_core::store::{Page, Standing, Summary, Tally};
 use semel_core::{Inspect, Record, State, Timestamp};
+use semel_http::rfc3339 as time;
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -263,11 +264,6 @@ fn tally(tally: &Tally, now: Timestamp) -> ShownTally {
         count: tally.count,
         oldest_age_seconds: tally.oldest.map(age),
     }
-}
-
-fn time(at: Timestamp) -> String {
-    jiff::Timestamp::from_microsecond(at.as_micros())
-        .map_or_else(|_| String::new(), |at| at.to_string())
 }
 
 fn text(bytes: &[u8]) -> String {
