@@ -82,6 +82,9 @@ pub const EXECUTOR: &str = "executor";
 pub const CLIENT: &str = "client";
 /// Who looks for silent owners, as histories call it.
 pub const SWEEPER: &str = "sweeper";
+
+/// Who goes on where a silent owner stopped, without its client.
+pub const COMPLETER: &str = "completer";
 /// Who sets aside what nobody found out, as histories call it.
 pub const WORKER: &str = "worker";
 
@@ -145,6 +148,7 @@ pub fn note(
         Event::Release(..) | Event::Evict(..) => record.map(|_| tell(What::Released, EXECUTOR)),
         Event::MarkUnknown(..) => Some(tell(What::Unknown, EXECUTOR)),
         Event::Sweep => Some(tell(What::Unknown, SWEEPER)),
+        Event::ClaimAbandoned(..) => Some(tell(What::Resumed, COMPLETER)),
         Event::Resolve(resolve) => Some(Note {
             evidence: resolve
                 .evidence
@@ -184,6 +188,7 @@ pub fn fenced(record: &Record, event: &Event, now: Timestamp) -> Option<Note> {
         Event::Reserve(_)
         | Event::Heartbeat(..)
         | Event::Sweep
+        | Event::ClaimAbandoned(..)
         | Event::ClaimDue(_)
         | Event::Resolve(_)
         | Event::DeadLetter(..)

@@ -46,6 +46,15 @@ pub enum Receipt {
     Repeated,
 }
 
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Once<T> {
+    /// The effect happened now, with this result.
+    Done(T),
+    /// It happened before.
+    Again,
+}
+
 /// A message that nothing could be made of yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parked {

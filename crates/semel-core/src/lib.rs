@@ -34,13 +34,16 @@
 //! ```
 
 pub mod canonical;
+pub mod chore;
 pub mod fingerprint;
+mod forward;
 pub mod headers;
 pub mod history;
 pub mod identity;
 pub mod inbox;
 pub mod key;
 pub mod memory;
+pub mod outbox;
 pub mod policy;
 pub mod record;
 pub mod store;
@@ -49,12 +52,17 @@ pub mod time;
 pub mod transaction;
 pub mod transition;
 
+#[doc(hidden)]
+pub use bytes as __bytes;
+
+pub use chore::Chore;
 pub use fingerprint::{Fingerprint, Fingerprints};
 pub use history::By;
 pub use identity::{Identity, KeyScope};
 pub use inbox::Inbox;
 pub use key::Key;
 pub use memory::Memory;
+pub use outbox::{Outbox, Sink};
 pub use policy::{Backoff, OnExpired, Policy, Stale, Windows};
 pub use record::{
     Code, Completed, Fence, Lease, OperationId, Owner, Record, RecoveryPoint, Resource, Response,
@@ -63,5 +71,5 @@ pub use record::{
 pub use store::{Error, Inspect, Maintain, Store};
 pub use stored::Stored;
 pub use time::{Clock, SystemClock, Timestamp};
-pub use transaction::Transaction;
+pub use transaction::{Local, Transaction};
 pub use transition::{Completion, Decision, Event, Held, Reserve, Resolution, Resolve, Verdict};

@@ -5,6 +5,7 @@
 
 mod inbox;
 mod inspect;
+mod outbox;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +18,7 @@ use crate::transition::{
     self, Answer, Completion, Decision, Event, Held, Reserve, Resolution, Resolve,
 };
 use crate::{
-    Backoff, By, Clock, Code, Fence, Identity, Maintain, OperationId, Record, RecoveryPoint,
+    Backoff, By, Clock, Code, Fence, Identity, Maintain, OperationId, Owner, Record, RecoveryPoint,
     Resource, State, Store, SystemClock, Timestamp,
 };
 
@@ -36,6 +37,7 @@ struct Records {
     histories: HashMap<OperationId, Vec<Entry>>,
     erasures: u64,
     inbox: inbox::Messages,
+    outbox: outbox::Events,
 }
 
 impl Memory {
@@ -218,7 +220,7 @@ impl Store for Memory {
 impl Maintain for Memory {
     async fn sweep(&self, limit: usize) -> Result<Vec<Fence>> {
         let swept = self.apply_due(limit, &Event::Sweep, |record| match &record.state {
-            State::InProgress(lease) => Some(lease.locked_until),
+            State::InProgress(lease) => Some(lease.sweep_at()),
             State::Completed(_)
             | State::FailedRetryable { .. }
             | State::Unknown(_)
@@ -226,6 +228,30 @@ impl Maintain for Memory {
         });
         let records = swept.into_iter().filter_map(|(_, record)| record);
         Ok(records.map(|record| record.fence()).collect())
+    }
+
+    async fn claim_abandoned(
+        &self,
+        operation: &str,
+        owner: Owner,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        let due = |record: &Record| match &record.state {
+            State::InProgress(lease) if *operation == *record.identity.operation() => {
+                lease.resume_at()
+            }
+            State::InProgress(_)
+            | State::Completed(_)
+            | State::FailedRetryable { .. }
+            | State::Unknown(_)
+            | State::Expired { .. } => None,
+        };
+        let claimed = self.apply_due(limit, &Event::ClaimAbandoned(owner, lease), due);
+        Ok(claimed
+            .into_iter()
+            .filter_map(|(_, record)| record)
+            .collect())
     }
 
     async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {

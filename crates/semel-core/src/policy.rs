@@ -17,6 +17,9 @@ pub struct Policy {
     /// Whether the operation is built of phases that can be resumed. [`Stale::Resume`]
     /// has no effect without it.
     pub recovery_points: bool,
+    /// How long after its lease an operation that can be resumed waits for somebody to do so,
+    /// before it is unknown like any other.
+    pub resume_within: Duration,
     /// What a retry after the replay window gets.
     pub on_expired: OnExpired,
 }
@@ -75,7 +78,18 @@ impl Default for Policy {
             },
             stale: Stale::default(),
             recovery_points: false,
+            resume_within: HOUR,
             on_expired: OnExpired::default(),
+        }
+    }
+}
+
+impl Policy {
+    /// How long a silent owner's operation waits to be resumed; `None` where it must not be.
+    pub fn resumes_within(&self) -> Option<Duration> {
+        match self.stale {
+            Stale::Resume if self.recovery_points => Some(self.resume_within),
+            Stale::Resume | Stale::Unknown => None,
         }
     }
 }

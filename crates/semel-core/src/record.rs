@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
@@ -67,6 +68,8 @@ pub struct Lease {
     pub owner: Owner,
     /// Until when the owner is believed to be alive.
     pub locked_until: Timestamp,
+    /// How long after that it waits for somebody who resumes it; `None` where nobody may.
+    pub resume_within: Option<Duration>,
 }
 
 /// How an operation ended.
@@ -171,6 +174,19 @@ impl Record {
             id: self.id,
             attempt: self.attempt,
         }
+    }
+}
+
+impl Lease {
+    /// When the sweeper may say that nobody knows how it ended.
+    pub fn sweep_at(&self) -> Timestamp {
+        let waits = self.resume_within.unwrap_or_default();
+        self.locked_until.saturating_add(waits)
+    }
+
+    /// When the owner may be replaced; `None` where it must not be.
+    pub fn resume_at(&self) -> Option<Timestamp> {
+        self.resume_within.map(|_| self.locked_until)
     }
 }
 

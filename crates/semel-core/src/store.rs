@@ -18,8 +18,8 @@ pub use error::{Error, Result, Source};
 use crate::history::Entry;
 use crate::transition::{Completion, Decision, Held, Reserve, Resolution, Resolve};
 use crate::{
-    Backoff, By, Clock, Code, Fence, Identity, Key, OperationId, Record, RecoveryPoint, Resource,
-    State, Status, Timestamp,
+    Backoff, By, Clock, Code, Fence, Identity, Key, OperationId, Owner, Record, RecoveryPoint,
+    Resource, State, Status, Timestamp,
 };
 
 /// Most records that one call of [`Maintain`] touches or one [`Page`] holds, whatever the
@@ -114,6 +114,15 @@ pub trait Store: Send + Sync + 'static {
         Ok(completion)
     }
 
+    /// A recovery point as this store keeps it, for the same purpose: see
+    /// [`prepare`](Store::prepare).
+    ///
+    /// # Errors
+    /// As [`advance`](Store::advance); nothing was written.
+    fn prepare_point(&self, _id: OperationId, point: RecoveryPoint) -> Result<RecoveryPoint> {
+        Ok(point)
+    }
+
     /// Says that the owner is alive. See
     /// [`transition::heartbeat`](crate::transition::heartbeat).
     ///
@@ -140,8 +149,19 @@ pub trait Store: Send + Sync + 'static {
 /// # Errors
 /// An error leaves some or none of the batch done; the next call finds the rest.
 pub trait Maintain: Send + Sync + 'static {
-    /// Turns up to `limit` executions whose lease is over into unknowns, and names them.
+    /// Turns up to `limit` executions whose lease is over, and which nobody resumes, into unknowns,
+    /// and names them.
     fn sweep(&self, limit: usize) -> impl Future<Output = Result<Vec<Fence>>> + Send;
+
+    /// Hands up to `limit` executions of one command, whose owners fell silent and which are made to
+    /// be resumed, to `owner` as their next attempts, longest silent first.
+    fn claim_abandoned(
+        &self,
+        operation: &str,
+        owner: Owner,
+        lease: Duration,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<Record>>> + Send;
 
     /// Hands up to `limit` due unknowns to this caller, longest due first, and schedules
     /// the next look at each.

@@ -18,7 +18,9 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use holder::{advance, complete, evict, heartbeat, mark_unknown, release};
-pub use maintenance::{claim_due, dead_letter, drop_body, erase, expire, purge, resolve, sweep};
+pub use maintenance::{
+    claim_abandoned, claim_due, dead_letter, drop_body, erase, expire, purge, resolve, sweep,
+};
 pub use reserve::reserve;
 
 use crate::{
@@ -54,6 +56,8 @@ pub enum Event {
     Advance(Fence, RecoveryPoint),
     /// A lease may have run out.
     Sweep,
+    /// A completer wants to go on where a silent owner stopped.
+    ClaimAbandoned(Owner, Duration),
     /// A reconciler wants to look, and will look again after the backoff.
     ClaimDue(Backoff),
     /// Somebody found out.
@@ -251,6 +255,9 @@ pub fn apply(record: Option<Record>, event: Event, now: Timestamp) -> Transition
         Event::Heartbeat(fence, lease) => heartbeat(record, fence, lease, now).map(Answer::Held),
         Event::Advance(fence, point) => advance(record, fence, point, now).map(Answer::Held),
         Event::Sweep => sweep(record, now).map(Answer::Applied),
+        Event::ClaimAbandoned(owner, lease) => {
+            claim_abandoned(record, owner, lease, now).map(Answer::Applied)
+        }
         Event::ClaimDue(backoff) => claim_due(record, backoff, now).map(Answer::Applied),
         Event::Resolve(verdict) => resolve(record, verdict, now).map(Answer::Resolution),
         Event::DeadLetter(fence, code) => {

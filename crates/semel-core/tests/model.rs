@@ -70,7 +70,8 @@ fn all_invariants_hold_with_an_idempotent_downstream() {
     );
 }
 
-/// The operation is made of phases, and the next attempt goes on where the last one was.
+/// The operation is made of phases, and the next attempt, a client's or a completer's, goes on
+/// where the last one was.
 #[test]
 fn all_invariants_hold_with_resuming() {
     let mut rules = Rules::new();
@@ -80,7 +81,12 @@ fn all_invariants_hold_with_resuming() {
     rules.policy.recovery_points = true;
     holds(
         rules,
-        &[Sight::Resumed, Sight::Evicted, Sight::TombstonePurged],
+        &[
+            Sight::Resumed,
+            Sight::AbandonedClaimed,
+            Sight::Evicted,
+            Sight::TombstonePurged,
+        ],
     );
 }
 

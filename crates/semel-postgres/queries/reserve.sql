@@ -15,11 +15,11 @@ request AS MATERIALIZED (
     FROM unnest(
         $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[],
         $8::bytea[], $9::integer[], $10::text[], $11::bigint[], $12::bigint[],
-        $13::bigint[], $14::bigint[], $15::boolean[], $16::boolean[]
+        $13::bigint[], $14::bigint[], $15::bigint[], $16::boolean[]
     ) WITH ORDINALITY AS request (
         key_hash, id, scope, tenant, operation, key,
         fingerprint, fingerprint_version, owner, lease_us, replay_us,
-        body_us, tombstone_us, resumes, begins_anew, nth
+        body_us, tombstone_us, resume_us, begins_anew, nth
     )
 ),
 found AS MATERIALIZED (
@@ -34,7 +34,7 @@ ready AS MATERIALIZED (
         operations.id AS found_id,
         CASE operations.status
             WHEN 'failed_retryable' THEN 'again'
-            WHEN 'in_progress' THEN CASE WHEN found.resumes THEN 'resumed' ELSE 'lost' END
+            WHEN 'in_progress' THEN CASE WHEN found.resume_us IS NOT NULL THEN 'resumed' ELSE 'lost' END
             ELSE 'anew'
         END AS verb
     FROM found
@@ -58,9 +58,10 @@ ready AS MATERIALIZED (
 granted AS (
     UPDATE semel.operations
     SET status = 'in_progress', attempt = operations.attempt + 1, owner = ready.owner,
-        locked_until = clock.now + ready.lease_us, replay_us = ready.replay_us,
-        body_us = ready.body_us, tombstone_us = ready.tombstone_us, error_code = NULL,
-        reconcile_after = NULL, reconcile_attempts = NULL, updated_at = clock.now
+        locked_until = clock.now + ready.lease_us, resume_us = ready.resume_us,
+        replay_us = ready.replay_us, body_us = ready.body_us,
+        tombstone_us = ready.tombstone_us, error_code = NULL, reconcile_after = NULL,
+        reconcile_attempts = NULL, updated_at = clock.now
     FROM ready
     CROSS JOIN clock
     WHERE operations.key_hash = ready.key_hash
@@ -85,8 +86,8 @@ anew AS (
     SET id = ready.id, scope = ready.scope, tenant = ready.tenant, operation = ready.operation,
         fingerprint = ready.fingerprint, fingerprint_version = ready.fingerprint_version,
         status = 'in_progress', attempt = 1, owner = ready.owner,
-        locked_until = clock.now + ready.lease_us, awaited = false, recovery_point = NULL,
-        recovery_data = NULL, response_status = NULL, response_headers = NULL,
+        locked_until = clock.now + ready.lease_us, resume_us = ready.resume_us,
+        awaited = false, recovery_point = NULL, recovery_data = NULL, response_status = NULL, response_headers = NULL,
         response_body = NULL, schema_version = NULL, resource_type = NULL, resource_id = NULL,
         error_code = NULL, reconcile_after = NULL, reconcile_attempts = NULL,
         dead_lettered_at = NULL, resolved_by = NULL, replay_us = ready.replay_us,
@@ -104,12 +105,13 @@ anew AS (
 begun AS (
     INSERT INTO semel.operations (
         key_hash, id, scope, tenant, operation, key, fingerprint, fingerprint_version, owner,
-        locked_until, replay_us, body_us, tombstone_us, status, attempt, created_at, updated_at
+        locked_until, resume_us, replay_us, body_us, tombstone_us, status, attempt, created_at,
+        updated_at
     )
     SELECT
         key_hash, id, scope, tenant, operation, key, fingerprint, fingerprint_version, owner,
-        clock.now + lease_us, replay_us, body_us, tombstone_us, 'in_progress', 1, clock.now,
-        clock.now
+        clock.now + lease_us, resume_us, replay_us, body_us, tombstone_us, 'in_progress', 1,
+        clock.now, clock.now
     FROM request
     CROSS JOIN clock
     WHERE nth NOT IN (SELECT found.nth FROM found)
@@ -121,8 +123,8 @@ SELECT
     (told.record).id, (told.record).scope, (told.record).tenant, (told.record).operation,
     (told.record).key, (told.record).fingerprint_version, (told.record).fingerprint,
     (told.record).status, (told.record).attempt, (told.record).owner,
-    (told.record).locked_until, (told.record).recovery_point, (told.record).recovery_data,
-    (told.record).response_status, (told.record).response_headers,
+    (told.record).locked_until, (told.record).resume_us, (told.record).recovery_point,
+    (told.record).recovery_data, (told.record).response_status, (told.record).response_headers,
     (told.record).response_body, (told.record).schema_version, (told.record).resource_type,
     (told.record).resource_id, (told.record).error_code, (told.record).reconcile_after,
     (told.record).reconcile_attempts, (told.record).dead_lettered_at,

@@ -1,5 +1,5 @@
--- Executions whose owner is silent become unknown, longest silent first. What another worker
--- or the owner itself holds is passed over.
+-- Executions whose owner is silent become unknown, longest due first. What another worker
+-- or the owner itself holds is passed over, and so is what still waits for somebody who resumes it.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
@@ -7,8 +7,11 @@ due AS MATERIALIZED (
     SELECT operations.key_hash
     FROM semel.operations
     WHERE operations.status = 'in_progress' -- guard: only an execution is lost
-      AND operations.locked_until <= (SELECT now FROM clock) -- guard: the owner is silent
-    ORDER BY operations.locked_until
+      -- All that can be due, for the index. Taken from now, since no sum of two times is safe.
+      AND operations.locked_until <= (SELECT now FROM clock)
+      AND operations.locked_until <= (SELECT now FROM clock) - coalesce(operations.resume_us, 0) -- guard: nobody resumes it any more
+    -- What is sorted is what is due, not what is stored.
+    ORDER BY operations.locked_until + coalesce(operations.resume_us, 0)
     LIMIT $2
     FOR UPDATE OF operations SKIP LOCKED
 ),

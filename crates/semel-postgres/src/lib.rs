@@ -33,6 +33,9 @@ mod lane;
 mod listen;
 mod maintenance;
 mod migrate;
+mod once;
+mod outbox;
+mod publish;
 mod queries;
 mod queue;
 mod reader;
@@ -42,6 +45,7 @@ mod store;
 mod time;
 mod tls;
 pub mod transaction;
+mod within;
 
 #[cfg(test)]
 mod guards;
@@ -54,6 +58,9 @@ use semel_core::identity::IdentityHash;
 use semel_core::{Clock, Identity};
 
 pub use error::Error;
+pub use once::Inbox;
+pub use publish::Outbox;
+pub use within::{InTransaction, Unwritten};
 
 use connection::Connector;
 use error::chain;

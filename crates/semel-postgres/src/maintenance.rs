@@ -1,10 +1,13 @@
 //! What happens out of band: each a guarded statement over a bounded batch, which passes over
 //! the rows that another worker holds.
 
+use std::time::Duration;
+
 use semel_core::history::{cut_evidence, cut_reason};
 use semel_core::store::{MAX_BATCH, Which};
+use semel_core::time::micros;
 use semel_core::transition::{self, Completion, Resolution, Resolve, Verdict};
-use semel_core::{Backoff, By, Code, Fence, OperationId, Record, State, Timestamp, headers};
+use semel_core::{Backoff, By, Code, Fence, OperationId, Owner, Record, State, Timestamp, headers};
 use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
@@ -30,6 +33,34 @@ impl Command for Sweep {
             .query(&session.sql.sweep, &parameters)
             .await?;
         rows.iter().map(row::fence).collect()
+    }
+}
+
+/// Executions whose owners are silent are handed to one completer.
+pub(crate) struct ClaimAbandoned {
+    pub(crate) operation: Box<str>,
+    pub(crate) owner: Owner,
+    pub(crate) lease: Duration,
+    pub(crate) limit: usize,
+}
+
+impl Command for ClaimAbandoned {
+    type Answer = Vec<Record>;
+    const WRITES: bool = true;
+
+    async fn perform(&self, session: &mut Session, time: &Time) -> Result<Vec<Record>, Failure> {
+        let parameters: [&(dyn ToSql + Sync); 5] = [
+            &time.given(),
+            &&*self.operation,
+            &self.owner.as_str(),
+            &micros(self.lease),
+            &bounded(self.limit),
+        ];
+        let rows = session
+            .client
+            .query(&session.sql.claim_abandoned, &parameters)
+            .await?;
+        rows.iter().map(row::record).collect()
     }
 }
 

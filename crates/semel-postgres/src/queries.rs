@@ -43,8 +43,9 @@ statements! {
     reserve
     find find_identity find_resource list list_unknown history standing
     complete release evict mark_unknown heartbeat advance watch tell
-    now sweep claim_due claim
+    now sweep claim_abandoned claim_due claim
     resolve_completed resolve_not_executed resolve_still_unknown dead_letter
     expire drop_bodies purge erase
     receive settle claim_parked park forget
+    publish_alone relay claim_events mark_sent hold_back hold_until set_aside dead_events revive backlog stand_down
 }

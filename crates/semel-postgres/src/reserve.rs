@@ -8,9 +8,7 @@ use semel_core::identity::IdentityHash;
 use semel_core::store::Result;
 use semel_core::time::micros;
 use semel_core::transition::{self, Decision, Grant, InProgress};
-use semel_core::{
-    Fence, Identity, OnExpired, OperationId, Record, Reserve, Stale, State, Timestamp,
-};
+use semel_core::{Fence, Identity, OnExpired, OperationId, Record, Reserve, State, Timestamp};
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -131,7 +129,7 @@ async fn ask(
     let bodies: Vec<_> = windows.iter().map(|(_, body, _)| *body).collect();
     let tombstones: Vec<_> = windows.iter().map(|(.., tombstone)| *tombstone).collect();
     let resumes: Vec<_> = policies()
-        .map(|policy| policy.stale == Stale::Resume && policy.recovery_points)
+        .map(|policy| policy.resumes_within().map(micros))
         .collect();
     let anew: Vec<_> = policies()
         .map(|policy| policy.on_expired == OnExpired::Execute)

@@ -3,7 +3,9 @@
 use bytes::Bytes;
 use semel_core::history::{Entry, Note, What};
 use semel_core::inbox::{Message, Parked};
+use semel_core::outbox::{Backlog, DeadEvent, Event, EventId, Waiting};
 use semel_core::store::{Standing, Summary, Tally};
+use semel_core::time::duration;
 use semel_core::{
     Code, Fence, Fingerprint, Identity, Key, KeyScope, Lease, OperationId, Record, RecoveryPoint,
     Resource, Response, Status, Stored, Timestamp, Windows, headers,
@@ -36,6 +38,7 @@ pub(crate) fn record_from(row: &Row, first: usize) -> Result<Record, Failure> {
     let lease = Lease {
         owner: columns.take::<String>()?.into(),
         locked_until: columns.time()?,
+        resume_within: columns.take::<Option<i64>>()?.map(duration),
     };
     let recovery = columns.pair(|name: String, data: Vec<u8>| RecoveryPoint {
         name: name.into(),
@@ -150,6 +153,43 @@ pub(crate) fn parked(row: &Row) -> Result<Parked, Failure> {
     })
 }
 
+/// A row of `claim_events.sql`.
+pub(crate) fn waiting(row: &Row) -> Result<Waiting, Failure> {
+    let mut columns = Columns { row, next: 0 };
+    Ok(Waiting {
+        event: columns.event()?,
+        tries: columns.count()?,
+        written_at: columns.time()?,
+    })
+}
+
+/// A row of `dead_events.sql`.
+pub(crate) fn dead_event(row: &Row) -> Result<DeadEvent, Failure> {
+    let mut columns = Columns { row, next: 0 };
+    Ok(DeadEvent {
+        event: columns.event()?,
+        written_at: columns.time()?,
+        dead_at: columns.time()?,
+        reason: columns.take::<String>()?.into(),
+    })
+}
+
+/// A row of `hold_back.sql`: the aggregate, and how often it was refused.
+pub(crate) fn held(row: &Row) -> Result<(String, u32), Failure> {
+    let mut columns = Columns { row, next: 0 };
+    Ok((columns.take()?, columns.count()?))
+}
+
+/// A row of `backlog.sql`.
+pub(crate) fn backlog(row: &Row) -> Result<Backlog, Failure> {
+    let mut columns = Columns { row, next: 0 };
+    Ok(Backlog {
+        waiting: narrow(columns.take::<i64>()?)?,
+        oldest: columns.optional_time()?,
+        dead: narrow(columns.take::<i64>()?)?,
+    })
+}
+
 /// A row that begins with an id.
 pub(crate) fn id(row: &Row) -> Result<OperationId, Failure> {
     Columns { row, next: 0 }.id()
@@ -189,6 +229,15 @@ impl<'r> Columns<'r> {
 
     fn id(&mut self) -> Result<OperationId, Failure> {
         Ok(OperationId::from_bytes(self.take::<Uuid>()?.into_bytes()))
+    }
+
+    fn event(&mut self) -> Result<Event, Failure> {
+        Ok(Event {
+            id: EventId::from_bytes(self.take::<Uuid>()?.into_bytes()),
+            kind: self.take::<String>()?.into(),
+            aggregate: self.take::<String>()?.into(),
+            payload: self.take::<Vec<u8>>()?.into(),
+        })
     }
 
     /// Numbers are wider in the table than here, since PostgreSQL has none without a sign.

@@ -8,8 +8,8 @@ use semel_core::identity::IdentityHash;
 use semel_core::store::{Epoch, Hearing, Page, Query, Result, Standing, Which};
 use semel_core::transition::{Completion, Decision, Held, Reserve, Resolution, Resolve};
 use semel_core::{
-    Backoff, By, Clock, Code, Error, Fence, Identity, Inspect, Maintain, OperationId, Record,
-    RecoveryPoint, Resource, Store,
+    Backoff, By, Clock, Code, Error, Fence, Identity, Inspect, Maintain, OperationId, Owner,
+    Record, RecoveryPoint, Resource, Store,
 };
 use tokio::sync::oneshot;
 use tokio::task::{LocalSet, spawn_local};
@@ -21,7 +21,7 @@ use crate::holder::{Saying, Verb, Word};
 use crate::lane::{self, Kind};
 use crate::listen::{self, Ears, Line};
 use crate::maintenance::{
-    ClaimDue, DeadLetter, DropBodies, Erase, Expire, Judge, Purge, Sweep, Watch,
+    ClaimAbandoned, ClaimDue, DeadLetter, DropBodies, Erase, Expire, Judge, Purge, Sweep, Watch,
 };
 use crate::queue::{Queue, Refused};
 use crate::reader::{Find, FindIdentity, FindResource, History, List, Standings};
@@ -273,6 +273,22 @@ impl Store for Postgres {
 impl Maintain for Postgres {
     async fn sweep(&self, limit: usize) -> Result<Vec<Fence>> {
         self.inner.send(&self.inner.chores, Sweep(limit)).await
+    }
+
+    async fn claim_abandoned(
+        &self,
+        operation: &str,
+        owner: Owner,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        let claim = ClaimAbandoned {
+            operation: operation.into(),
+            owner,
+            lease,
+            limit,
+        };
+        self.inner.send(&self.inner.chores, claim).await
     }
 
     async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {

@@ -1,26 +1,35 @@
 //! The application's own writes and the completion, in one commit.
 //!
-//! A handler makes its changes in a transaction and leaves it to the layer, which completes the
-//! operation in it and commits. [`Begun`] is for tokio-postgres; [`Sqlx`] is for sqlx, behind the
-//! feature of that name. For any other driver: `SELECT semel_complete(…)`.
+//! A handler makes its changes in a transaction and leaves it to the layer, which completes or
+//! advances the operation in it and commits. [`Begun`] is for tokio-postgres; [`Sqlx`] is for sqlx,
+//! behind the feature of that name. For any other driver: `SELECT semel_complete(…)` and
+//! `SELECT semel_advance(…)`.
 
 use std::future::Future as _;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use semel_core::transaction::{Conclude, Finished, Finishing};
+use semel_core::transaction::{Conclude, Finished, Finishing, Word};
 use semel_core::transition::{Completion, Fenced};
-use semel_core::{Error, Fence, Held, Status, Transaction, headers};
+use semel_core::{Error, Fence, Held, RecoveryPoint, Status, Transaction, headers};
 use tokio_postgres::Client;
 
 use crate::error::Failure;
 use crate::row::uuid;
 
 const COMPLETE: &str = include_str!("../queries/complete_in_transaction.sql");
+const ADVANCE: &str = include_str!("../queries/advance_in_transaction.sql");
 const BEGIN: &str = include_str!("../queries/begin.sql");
 const COMMIT: &str = include_str!("../queries/commit.sql");
 const ROLLBACK: &str = include_str!("../queries/rollback.sql");
+
+/// In one message, of which nothing is done after the first part that fails.
+const COMMIT_IF_SOUND: &str = concat!(
+    include_str!("../queries/sound.sql"),
+    ";",
+    include_str!("../queries/commit.sql")
+);
 
 /// A connection of tokio-postgres in a transaction of the application's, to the database that
 /// holds the records. It derefs to the connection. Dropping it rolls back.
@@ -51,6 +60,42 @@ impl<C: Deref<Target = Client> + Send + Sync + 'static> Begun<C> {
         Ok(begun)
     }
 
+    /// Commits, where there is no operation to say anything of: a consumer of messages.
+    ///
+    /// # Errors
+    /// The driver's. Where the server refused, which it also does after a statement that failed
+    /// unnoticed, it is rolled back. Where the connection broke it may be committed.
+    ///
+    /// # Cancellation
+    /// Dropping the future leaves it committed or rolled back.
+    pub async fn commit(mut self) -> Result<(), tokio_postgres::Error> {
+        self.batch_execute(COMMIT_IF_SOUND).await?;
+        self.over = true;
+        Ok(())
+    }
+
+    async fn say(&self, fence: Fence, word: &Word) -> Result<Held, Failure> {
+        match word {
+            Word::Complete(completion) => self.complete(fence, completion).await,
+            Word::Advance(point) => self.advance(fence, point).await,
+        }
+    }
+
+    async fn advance(&self, fence: Fence, point: &RecoveryPoint) -> Result<Held, Failure> {
+        let row = self
+            .query_one(
+                ADVANCE,
+                &[
+                    &uuid(fence.id),
+                    &i64::from(fence.attempt),
+                    &&*point.name,
+                    &&point.data[..],
+                ],
+            )
+            .await?;
+        held(row.try_get(0)?, row.try_get(1)?, row.try_get(2)?)
+    }
+
     async fn complete(&self, fence: Fence, completion: &Completion) -> Result<Held, Failure> {
         let Completion { response, resource } = completion;
         let lines = headers::encode(&response.headers);
@@ -73,11 +118,11 @@ impl<C: Deref<Target = Client> + Send + Sync + 'static> Begun<C> {
     }
 
     async fn end(mut self, fence: Fence, conclude: Conclude) -> Result<Finished, Error> {
-        let Some(completion) = conclude(None) else {
+        let Some(word) = conclude(None) else {
             return Ok(Finished::RolledBack);
         };
         // Until the commit is sent nothing can have been committed.
-        let held = self.complete(fence, &completion).await;
+        let held = self.say(fence, &word).await;
         let held = held.map_err(Failure::of_read)?;
         if let Held::Fenced(_) = held {
             return Ok(Finished::Held(held));
@@ -126,7 +171,7 @@ impl<C: Deref<Target = Client> + Send + Sync + 'static> Transaction for Begun<C>
     }
 }
 
-/// What `semel.complete` said.
+/// What `semel.complete` or `semel.advance` said.
 fn held(word: &str, status: Option<&str>, attempt: Option<i64>) -> Result<Held, Failure> {
     match word {
         "applied" => Ok(Held::Applied),
@@ -150,10 +195,11 @@ pub use of_sqlx::Sqlx;
 #[cfg(feature = "sqlx")]
 mod of_sqlx {
     use sqlx::Row as _;
+    use sqlx::postgres::PgRow;
 
     use super::{
-        COMPLETE, Completion, Conclude, Error, Fence, Finished, Finishing, Held, Transaction,
-        headers, held, uuid,
+        ADVANCE, COMPLETE, Completion, Conclude, Error, Fence, Finished, Finishing, Held,
+        RecoveryPoint, Transaction, Word, headers, held, uuid,
     };
 
     /// A transaction of sqlx, in the database that holds the records.
@@ -161,13 +207,38 @@ mod of_sqlx {
     pub struct Sqlx(pub sqlx::Transaction<'static, sqlx::Postgres>);
 
     impl Sqlx {
+        async fn say(&mut self, fence: Fence, word: &Word) -> Result<Held, sqlx::Error> {
+            let row = match word {
+                Word::Complete(completion) => self.complete(fence, completion).await?,
+                Word::Advance(point) => self.advance(fence, point).await?,
+            };
+            let word: String = row.try_get(0)?;
+            let status: Option<String> = row.try_get(1)?;
+            held(&word, status.as_deref(), row.try_get(2)?)
+                .map_err(|failure| sqlx::Error::Decode(failure.of_read().into()))
+        }
+
+        async fn advance(
+            &mut self,
+            fence: Fence,
+            point: &RecoveryPoint,
+        ) -> Result<PgRow, sqlx::Error> {
+            sqlx::query(ADVANCE)
+                .bind(uuid(fence.id))
+                .bind(i64::from(fence.attempt))
+                .bind(point.name.to_string())
+                .bind(point.data.to_vec())
+                .fetch_one(&mut *self.0)
+                .await
+        }
+
         async fn complete(
             &mut self,
             fence: Fence,
             completion: &Completion,
-        ) -> Result<Held, sqlx::Error> {
+        ) -> Result<PgRow, sqlx::Error> {
             let Completion { response, resource } = completion;
-            let row = sqlx::query(COMPLETE)
+            sqlx::query(COMPLETE)
                 .bind(uuid(fence.id))
                 .bind(i64::from(fence.attempt))
                 .bind(i32::from(response.status))
@@ -177,23 +248,19 @@ mod of_sqlx {
                 .bind(resource.as_ref().map(|resource| resource.kind.to_string()))
                 .bind(resource.as_ref().map(|resource| resource.id.to_string()))
                 .fetch_one(&mut *self.0)
-                .await?;
-            let word: String = row.try_get(0)?;
-            let status: Option<String> = row.try_get(1)?;
-            held(&word, status.as_deref(), row.try_get(2)?)
-                .map_err(|failure| sqlx::Error::Decode(failure.of_read().into()))
+                .await
         }
 
         async fn end(mut self, fence: Fence, conclude: Conclude) -> Result<Finished, Error> {
-            let Some(completion) = conclude(None) else {
+            let Some(word) = conclude(None) else {
                 return Ok(Finished::RolledBack);
             };
             // Until the commit is sent nothing can have been committed.
-            let held = match self.complete(fence, &completion).await {
+            let held = match self.say(fence, &word).await {
                 Ok(held) => held,
                 Err(error) => {
                     return Err(Error::Unavailable {
-                        reason: "the transaction could not be completed".into(),
+                        reason: "the transaction could not be finished".into(),
                         source: Some(error.into()),
                     });
                 }

@@ -9,6 +9,7 @@ mod support;
 
 use std::sync::Arc;
 
+use semel_core::transaction::Word;
 use semel_core::transition::{Decision, Fenced};
 use semel_core::{Error, Fence, Held, Inspect, Maintain, Status, Store, Transaction};
 use semel_postgres::Postgres;
@@ -116,7 +117,7 @@ async fn a_transaction_whose_commit_was_not_answered_is_decided_by_a_release() {
         let pay = format!("INSERT INTO payments VALUES ('{name}')");
         begun.batch_execute(&pay).await.unwrap();
         rig.proxy.cut(when);
-        let conclude = Box::new(|_: Option<_>| Some(completion("paid")));
+        let conclude = Box::new(|_: Option<_>| Some(Word::Complete(completion("paid"))));
         let ended = Box::new(begun).finish(fence, conclude).await;
         assert!(matches!(ended, Err(Error::Ambiguous { .. })), "{ended:?}");
         // The server may not have noticed yet that nobody is there any more.

@@ -7,8 +7,10 @@
 
 use std::sync::Arc;
 
+use semel_core::outbox::Event;
 use semel_postgres::{Options, Postgres};
 use semel_testkit::ManualClock;
+use semel_testkit::conformance::outbox::Publisher;
 use semel_testkit::conformance::{Fixture, Harness};
 use semel_testkit::database::Database;
 
@@ -32,7 +34,14 @@ impl Harness for OnServer {
     }
 }
 
+impl Publisher for OnServer {
+    async fn publish(&self, store: &Postgres, event: Event) {
+        store.publish(event).await.unwrap();
+    }
+}
+
 semel_testkit::conformance_suite!(OnServer);
+semel_testkit::outbox_suite!(OnServer);
 
 #[test]
 fn random_histories_agree_with_the_pure_function() {

@@ -7,8 +7,11 @@
 
 mod support;
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
-use semel_core::{Fence, Held, Inspect, Store};
+use semel_core::outbox::Event;
+use semel_core::{Backoff, Fence, Held, Inspect, Outbox, Store};
 use semel_postgres::{Error, Postgres};
 use semel_testkit::database::Database;
 use support::{completion, granted};
@@ -25,7 +28,7 @@ async fn ten_processes_that_start_at_once_make_one_schema() {
     let client = database.client().await;
     let steps = "SELECT count(*) FROM semel.migrations";
     let steps: i64 = client.query_one(steps, &[]).await.unwrap().get(0);
-    assert_eq!(steps, 3);
+    assert_eq!(steps, 4);
     assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 0);
 }
 
@@ -133,7 +136,7 @@ async fn an_upgrade_keeps_the_records_and_lets_those_write_who_could() {
         ))
         .await
         .unwrap();
-    assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 1);
+    assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 2);
     let url = database
         .url
         .replace("postgres@", &format!("{}@", role.replace('"', "%22")));
@@ -147,6 +150,18 @@ async fn an_upgrade_keeps_the_records_and_lets_those_write_who_could() {
     let fence = granted(&store, "new").await;
     store.release(fence, "refused".into()).await.unwrap();
     assert_eq!(store.history(fence.id).await.unwrap().len(), 1);
+    let event = Event::new("payment.created", "payment/1", "{}").unwrap();
+    store.publish(event.clone()).await.unwrap();
+    let relay = || store.claim_events("relay".into(), Duration::ZERO, 10);
+    assert_eq!(relay().await.unwrap().len(), 1);
+    let backoff = Backoff {
+        every: Duration::ZERO,
+        max_every: Duration::ZERO,
+    };
+    store.hold_back(event.id, "no", backoff).await.unwrap();
+    store.mark_sent(vec![event.id]).await.unwrap();
+    store.stand_down("relay".into()).await.unwrap();
+    assert_eq!(relay().await.unwrap(), []);
     drop(store);
     drop(client);
     let server = semel_testkit::database::server().unwrap();
@@ -158,9 +173,9 @@ async fn an_upgrade_keeps_the_records_and_lets_those_write_who_could() {
         .unwrap();
 }
 
-/// Whoever may call `semel_complete` may not write histories.
+/// Whoever may call `semel_complete` may write neither histories nor events, and mark nothing.
 #[tokio::test]
-async fn nobody_else_tells_histories() {
+async fn nobody_else_tells_histories_or_publishes() {
     let Some(database) = Database::new().await else {
         return;
     };
@@ -168,7 +183,7 @@ async fn nobody_else_tells_histories() {
     let client = database.client().await;
     let open = "SELECT proname::text FROM pg_proc, pg_namespace AS n
         WHERE pronamespace = n.oid AND n.nspname = 'semel'
-          AND proname IN ('tell', 'forget_history')
+          AND proname IN ('tell', 'forget_history', 'publish', 'semel_publish', 'semel_once')
           AND (proacl IS NULL OR EXISTS (SELECT FROM aclexplode(proacl) WHERE grantee = 0))";
     let open = client.query(open, &[]).await.unwrap();
     let open: Vec<String> = open.iter().map(|row| row.get(0)).collect();

@@ -58,6 +58,7 @@ async fn a_record_that_makes_no_sense_cannot_be_written() {
         ("owner = NULL", "running"),
         ("locked_until = NULL", "running"),
         ("id = NULL", "running"),
+        ("resume_us = -1", "running"),
     ] {
         let update = format!("UPDATE semel.operations SET {set} WHERE key = '{of}'");
         let error = client.execute(&update, &[]).await.expect_err(set);

@@ -5,85 +5,19 @@
     reason = "test code says what is wrong by panicking"
 )]
 
+#[path = "support/shop.rs"]
+mod shop;
 mod support;
 
 use std::sync::Arc;
 
 use semel_core::history::{self, What};
-use semel_core::transaction::Finished;
+use semel_core::transaction::{Finished, Word};
 use semel_core::transition::{Decision, Fenced};
 use semel_core::{Error, Fence, Held, Inspect, State, Status, Store, Transaction};
-use semel_postgres::Postgres;
 use semel_postgres::transaction::{Begun, Sqlx};
-use semel_testkit::database::Database;
+use shop::{DRIVERS, Shop};
 use support::{completion, granted, request};
-use tokio_postgres::Client;
-
-/// What commits, as the application sees it.
-struct Shop {
-    store: Postgres,
-    client: Arc<Client>,
-    pool: sqlx::PgPool,
-    database: Database,
-}
-
-impl Shop {
-    async fn new() -> Option<Self> {
-        let database = Database::new().await?;
-        let store = Postgres::open(&database.url).await.unwrap();
-        let client = Arc::new(database.client().await);
-        client
-            .batch_execute(
-                "CREATE TABLE payments (id text PRIMARY KEY);
-                 CREATE TABLE checked (id text REFERENCES payments DEFERRABLE INITIALLY DEFERRED)",
-            )
-            .await
-            .unwrap();
-        let pool = sqlx::PgPool::connect(&database.url).await.unwrap();
-        Some(Self {
-            store,
-            client,
-            pool,
-            database,
-        })
-    }
-
-    async fn payments(&self) -> i64 {
-        let count = "SELECT count(*) FROM payments";
-        self.client.query_one(count, &[]).await.unwrap().get(0)
-    }
-
-    async fn status(&self, fence: Fence) -> Status {
-        let record = self.store.find(fence.id).await.unwrap().unwrap();
-        record.state.status()
-    }
-
-    /// A transaction with a payment in it, by either driver.
-    async fn pay(&self, driver: Driver, id: &str) -> Box<dyn Transaction> {
-        let insert = "INSERT INTO payments VALUES ($1)";
-        match driver {
-            Driver::TokioPostgres => {
-                let begun = Begun::begin(Arc::clone(&self.client)).await.unwrap();
-                begun.execute(insert, &[&id]).await.unwrap();
-                Box::new(begun)
-            }
-            Driver::Sqlx => {
-                let mut transaction = self.pool.begin().await.unwrap();
-                let query = sqlx::query(insert).bind(id.to_owned());
-                query.execute(&mut *transaction).await.unwrap();
-                Box::new(Sqlx(transaction))
-            }
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Driver {
-    TokioPostgres,
-    Sqlx,
-}
-
-const DRIVERS: [Driver; 2] = [Driver::TokioPostgres, Driver::Sqlx];
 
 async fn finish(
     transaction: Box<dyn Transaction>,
@@ -91,7 +25,10 @@ async fn finish(
     body: &'static str,
 ) -> Result<Finished, Error> {
     transaction
-        .finish(fence, Box::new(move |_| Some(completion(body))))
+        .finish(
+            fence,
+            Box::new(move |_| Some(Word::Complete(completion(body)))),
+        )
         .await
 }
 

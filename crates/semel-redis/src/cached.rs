@@ -6,14 +6,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use redis::Cmd;
-use semel_core::history;
-use semel_core::inbox::{Handling, Message, Parked, Receipt};
-use semel_core::store::{Epoch, Hearing, Page, Query, Result, Standing, Which};
+use semel_core::store::{Epoch, Result};
 use semel_core::transition::Replay;
 use semel_core::{
-    Backoff, By, Clock, Code, Completion, Decision, Fence, Fingerprint, Fingerprints, Held,
-    Identity, Inbox, Inspect, Maintain, OperationId, Record, RecoveryPoint, Reserve, Resolution,
-    Resolve, Resource, Store, Timestamp,
+    By, Decision, Fingerprint, Fingerprints, Identity, Inbox, Inspect, Maintain, OperationId,
+    Outbox, Reserve, Resolution, Resolve, Store, Timestamp,
 };
 use tokio::sync::Semaphore;
 
@@ -200,6 +197,9 @@ fn kept_for(entry: &Entry, now: Timestamp) -> Option<u64> {
 }
 
 impl<S: Store + Inspect> Store for Cached<S> {
+    semel_core::forward!([shared.inner] glance clock epoch watch complete release evict);
+    semel_core::forward!([shared.inner] mark_unknown prepare prepare_point heartbeat advance);
+
     /// Asks Redis first, and the store where Redis has no answer that may be given.
     async fn reserve(&self, request: Reserve) -> Result<Decision> {
         let shared = &self.shared;
@@ -226,65 +226,11 @@ impl<S: Store + Inspect> Store for Cached<S> {
         }
         Ok(decision)
     }
-
-    fn glance(&self, request: &Reserve) -> Option<Decision> {
-        self.shared.inner.glance(request)
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.shared.inner.clock()
-    }
-
-    fn epoch(&self) -> Option<Epoch> {
-        self.shared.inner.epoch()
-    }
-
-    async fn watch(&self, fence: Fence) -> Option<Hearing> {
-        self.shared.inner.watch(fence).await
-    }
-
-    async fn complete(&self, fence: Fence, completion: Completion) -> Result<Held> {
-        self.shared.inner.complete(fence, completion).await
-    }
-
-    async fn release(&self, fence: Fence, code: Code) -> Result<Held> {
-        self.shared.inner.release(fence, code).await
-    }
-
-    async fn evict(&self, fence: Fence, code: Code) -> Result<Held> {
-        self.shared.inner.evict(fence, code).await
-    }
-
-    async fn mark_unknown(
-        &self,
-        fence: Fence,
-        code: Code,
-        resource: Option<Resource>,
-    ) -> Result<Held> {
-        self.shared.inner.mark_unknown(fence, code, resource).await
-    }
-
-    fn prepare(&self, id: OperationId, completion: Completion) -> Result<Completion> {
-        self.shared.inner.prepare(id, completion)
-    }
-
-    async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {
-        self.shared.inner.heartbeat(fence, lease).await
-    }
-
-    async fn advance(&self, fence: Fence, point: RecoveryPoint) -> Result<Held> {
-        self.shared.inner.advance(fence, point).await
-    }
 }
 
 impl<S: Store + Maintain + Inspect> Maintain for Cached<S> {
-    async fn sweep(&self, limit: usize) -> Result<Vec<Fence>> {
-        self.shared.inner.sweep(limit).await
-    }
-
-    async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {
-        self.shared.inner.claim_due(which, backoff, limit).await
-    }
+    semel_core::forward!([shared.inner] sweep claim_abandoned claim_due dead_letter);
+    semel_core::forward!([shared.inner] expire drop_bodies purge);
 
     /// Also removes what Redis keeps under that key. There should be nothing, since only what
     /// is completed is kept; a verdict is rare enough to make sure.
@@ -295,22 +241,6 @@ impl<S: Store + Maintain + Inspect> Maintain for Cached<S> {
             self.shared.remove(self.epoch(), &identity).await;
         }
         resolution
-    }
-
-    async fn dead_letter(&self, fence: Fence, code: Code) -> Result<Resolution> {
-        self.shared.inner.dead_letter(fence, code).await
-    }
-
-    async fn expire(&self, limit: usize) -> Result<usize> {
-        self.shared.inner.expire(limit).await
-    }
-
-    async fn drop_bodies(&self, limit: usize) -> Result<usize> {
-        self.shared.inner.drop_bodies(limit).await
-    }
-
-    async fn purge(&self, limit: usize) -> Result<usize> {
-        self.shared.inner.purge(limit).await
     }
 
     /// Also removes what Redis keeps of it. That nobody is given it any more does not rest on
@@ -327,47 +257,17 @@ impl<S: Store + Maintain + Inspect> Maintain for Cached<S> {
 }
 
 impl<S: Inspect> Inspect for Cached<S> {
-    async fn find(&self, id: OperationId) -> Result<Option<Record>> {
-        self.shared.inner.find(id).await
-    }
-
-    async fn find_identity(&self, identity: &Identity) -> Result<Option<Record>> {
-        self.shared.inner.find_identity(identity).await
-    }
-
-    async fn find_resource(&self, resource_id: &str) -> Result<Option<Record>> {
-        self.shared.inner.find_resource(resource_id).await
-    }
-
-    async fn history(&self, id: OperationId) -> Result<Vec<history::Entry>> {
-        self.shared.inner.history(id).await
-    }
-
-    async fn standing(&self) -> Result<Vec<Standing>> {
-        self.shared.inner.standing().await
-    }
-
-    async fn list(&self, query: Query) -> Result<Page> {
-        self.shared.inner.list(query).await
-    }
+    semel_core::forward!([shared.inner] find find_identity find_resource history reveal);
+    semel_core::forward!([shared.inner] standing list);
 }
 
 impl<S: Inbox> Inbox for Cached<S> {
-    async fn receive(&self, message: Message, handling: Handling) -> Result<Receipt> {
-        self.shared.inner.receive(message, handling).await
-    }
+    semel_core::forward!([shared.inner] receive settle claim_parked forget);
+}
 
-    async fn settle(&self, source: &str, id: &str) -> Result<()> {
-        self.shared.inner.settle(source, id).await
-    }
-
-    async fn claim_parked(&self, backoff: Backoff, limit: usize) -> Result<Vec<Parked>> {
-        self.shared.inner.claim_parked(backoff, limit).await
-    }
-
-    async fn forget(&self, limit: usize) -> Result<usize> {
-        self.shared.inner.forget(limit).await
-    }
+impl<S: Outbox> Outbox for Cached<S> {
+    semel_core::forward!([shared.inner] claim_events mark_sent hold_back set_aside);
+    semel_core::forward!([shared.inner] dead_events revive backlog stand_down);
 }
 
 impl<S> Clone for Cached<S> {

@@ -11,8 +11,10 @@ mod support;
 use std::sync::Arc;
 
 use semel_core::Memory;
+use semel_core::outbox::Event;
 use semel_redis::{Cached, Options};
 use semel_testkit::ManualClock;
+use semel_testkit::conformance::outbox::Publisher;
 use semel_testkit::conformance::{Fixture, Harness, failures};
 use support::{Fake, LONG, NOBODY, prefix, redis_url};
 
@@ -64,7 +66,14 @@ impl Harness for Parrot {
     }
 }
 
+impl Publisher for RealRedis {
+    async fn publish(&self, store: &Cached<Memory>, event: Event) {
+        store.inner().publish(event);
+    }
+}
+
 semel_testkit::conformance_suite!(RealRedis);
+semel_testkit::outbox_suite!(RealRedis);
 
 #[test]
 fn random_histories_agree_with_the_pure_function() {

@@ -15,7 +15,7 @@ pub(crate) const MOST_OVERHEAD: usize = MAGIC.len() + 1 + crate::keyring::MAX_NA
 
 /// What a ciphertext belongs to. It opens nowhere else.
 pub(crate) struct Place<'a> {
-    /// The operation, or the event.
+    /// The operation, its recovery point, or the event.
     pub(crate) of: &'a [u8],
     /// Which part of it.
     pub(crate) part: &'static str,
@@ -85,12 +85,12 @@ pub(crate) fn open(
         .and_then(|rest| rest.split_first())
         .and_then(|(length, rest)| rest.split_at_checked(usize::from(*length)));
     let Some((name, sealed)) = rest else {
-        return Err(broken("a sealed answer is cut off"));
+        return Err(broken("what is sealed is cut off"));
     };
     let shown = String::from_utf8_lossy(name);
     let Some(key) = keyring.and_then(|keyring| keyring.find(name)) else {
         return Err(broken(&format!(
-            "an answer is sealed with the key `{shown}`, which is not among those given; \
+            "something is sealed with the key `{shown}`, which is not among those given; \
              add it behind the newest"
         )));
     };
@@ -101,7 +101,7 @@ pub(crate) fn open(
         .open_in_place(Place::nonce(&hash), Aad::from(&hash), &mut text)
         .map_err(|_| {
             broken(&format!(
-                "an answer does not open with the key `{shown}`: it was altered, or belongs to \
+                "something sealed does not open with the key `{shown}`: it was altered, or belongs to \
                  another operation, or the name was given to another key"
             ))
         })?

@@ -1,16 +1,16 @@
 //! A store behind a seal.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::history::{Entry, MAX_EVIDENCE};
+use semel_core::history::MAX_EVIDENCE;
 use semel_core::inbox::{Handling, Message, Parked, Receipt};
-use semel_core::store::{Epoch, Hearing, Page, Query, Result, Standing, Which};
+use semel_core::store::{Result, Which};
+use semel_core::transition::Grant;
 use semel_core::{
-    Backoff, By, Clock, Code, Completion, Decision, Fence, Held, Identity, Inbox, Inspect,
-    Maintain, OperationId, Record, RecoveryPoint, Reserve, Resolution, Resolve, Resource, Response,
-    State, Store, Verdict, headers,
+    Backoff, Completion, Decision, Fence, Held, Identity, Inbox, Inspect, Maintain, OperationId,
+    Outbox, Owner, Record, RecoveryPoint, Reserve, Resolution, Resolve, Response, State, Store,
+    Verdict, headers,
 };
 
 use crate::Keyring;
@@ -19,6 +19,9 @@ use crate::envelope::{MOST_OVERHEAD, Place, broken, is_envelope, open};
 /// The one header line of a sealed response. No header can be called that: neither HTTP nor the
 /// function for applications in SQL lets a name hold a colon.
 const SEALED: &str = ":sealed";
+
+/// Why an abandoned operation is not gone on with.
+const UNREADABLE: &str = "recovery_unreadable";
 
 /// A store whose answers are sealed. Without keys it passes everything as it is, and refuses what
 /// is sealed.
@@ -75,7 +78,38 @@ impl<S> Sealed<S> {
         })
     }
 
+    /// What phases found holds what the client sent and what others answered, so it is sealed like
+    /// an answer.
+    fn seal_point(&self, id: OperationId, point: RecoveryPoint) -> Result<RecoveryPoint> {
+        let Some(keyring) = &self.keyring else {
+            return Ok(point);
+        };
+        let data = keyring.seal(&recovery(&recovery_name(id, &point)), &point.data)?;
+        Ok(RecoveryPoint { data, ..point })
+    }
+
+    fn open_point(&self, id: OperationId, point: RecoveryPoint) -> Result<RecoveryPoint> {
+        // What was stored before there were keys, or by SQL.
+        if !is_envelope(&point.data) {
+            return Ok(point);
+        }
+        let place = recovery_name(id, &point);
+        let data = open(self.keyring.as_ref(), &recovery(&place), &point.data)?;
+        Ok(RecoveryPoint { data, ..point })
+    }
+
+    fn open_grant(&self, grant: Grant) -> Result<Grant> {
+        let id = grant.fence.id;
+        let recovery = grant.recovery.map(|point| self.open_point(id, point));
+        Ok(Grant {
+            recovery: recovery.transpose()?,
+            ..grant
+        })
+    }
+
     fn open_record(&self, record: Record) -> Result<Record> {
+        let id = record.id;
+        let recovery = record.recovery.map(|point| self.open_point(id, point));
         let state = match record.state {
             State::Completed(mut completed) => {
                 completed.response = self.open_response(record.id, completed.response)?;
@@ -86,7 +120,11 @@ impl<S> Sealed<S> {
             | State::Unknown(_)
             | State::Expired { .. }) => state,
         };
-        Ok(Record { state, ..record })
+        Ok(Record {
+            state,
+            recovery: recovery.transpose()?,
+            ..record
+        })
     }
 
     fn open_found(&self, found: Option<Record>) -> Result<Option<Record>> {
@@ -99,9 +137,9 @@ impl<S> Sealed<S> {
                 replay.response = self.open_response(replay.id, replay.response)?;
                 Decision::Replay(replay)
             }
-            decision @ (Decision::Execute(_)
-            | Decision::Resume(_)
-            | Decision::InProgress(_)
+            Decision::Execute(grant) => Decision::Execute(self.open_grant(grant)?),
+            Decision::Resume(grant) => Decision::Resume(self.open_grant(grant)?),
+            decision @ (Decision::InProgress(_)
             | Decision::Unknown(_)
             | Decision::KeyMisuse { .. }
             | Decision::Expired(_)) => decision,
@@ -120,6 +158,8 @@ impl<S> Sealed<S> {
 }
 
 impl<S: Store> Store for Sealed<S> {
+    semel_core::forward!([inner] clock epoch watch release evict mark_unknown heartbeat);
+
     async fn reserve(&self, request: Reserve) -> Result<Decision> {
         self.open_decision(self.inner.reserve(request).await?)
     }
@@ -129,38 +169,18 @@ impl<S: Store> Store for Sealed<S> {
         self.open_decision(self.inner.glance(request)?).ok()
     }
 
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.inner.clock()
-    }
-
-    fn epoch(&self) -> Option<Epoch> {
-        self.inner.epoch()
-    }
-
-    async fn watch(&self, fence: Fence) -> Option<Hearing> {
-        self.inner.watch(fence).await
-    }
-
     async fn complete(&self, fence: Fence, completion: Completion) -> Result<Held> {
         let completion = self.prepare(fence.id, completion)?;
         self.inner.complete(fence, completion).await
     }
 
-    async fn release(&self, fence: Fence, code: Code) -> Result<Held> {
-        self.inner.release(fence, code).await
+    async fn advance(&self, fence: Fence, point: RecoveryPoint) -> Result<Held> {
+        let point = self.prepare_point(fence.id, point)?;
+        self.inner.advance(fence, point).await
     }
 
-    async fn evict(&self, fence: Fence, code: Code) -> Result<Held> {
-        self.inner.evict(fence, code).await
-    }
-
-    async fn mark_unknown(
-        &self,
-        fence: Fence,
-        code: Code,
-        resource: Option<Resource>,
-    ) -> Result<Held> {
-        self.inner.mark_unknown(fence, code, resource).await
+    fn prepare_point(&self, id: OperationId, point: RecoveryPoint) -> Result<RecoveryPoint> {
+        self.inner.prepare_point(id, self.seal_point(id, point)?)
     }
 
     fn prepare(&self, id: OperationId, completion: Completion) -> Result<Completion> {
@@ -173,24 +193,45 @@ impl<S: Store> Store for Sealed<S> {
             },
         )
     }
-
-    async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {
-        self.inner.heartbeat(fence, lease).await
-    }
-
-    async fn advance(&self, fence: Fence, point: RecoveryPoint) -> Result<Held> {
-        self.inner.advance(fence, point).await
-    }
 }
 
 impl<S: Maintain + Store> Maintain for Sealed<S> {
-    async fn sweep(&self, limit: usize) -> Result<Vec<Fence>> {
-        self.inner.sweep(limit).await
+    semel_core::forward!([inner] sweep dead_letter expire drop_bodies purge erase);
+
+    /// What does not open is not gone on with. It becomes unknown: handed over it would be taken
+    /// for data, and with an error it would take all others with it, again and again.
+    async fn claim_abandoned(
+        &self,
+        operation: &str,
+        owner: Owner,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        let claimed = self.inner.claim_abandoned(operation, owner, lease, limit);
+        let mut opened = Vec::new();
+        for record in claimed.await? {
+            let fence = record.fence();
+            if let Ok(record) = self.open_record(record) {
+                opened.push(record);
+                continue;
+            }
+            // Where this fails the lease runs out, and the next claim comes here again.
+            let lost = self.inner.mark_unknown(fence, UNREADABLE.into(), None);
+            drop(lost.await);
+        }
+        Ok(opened)
     }
 
     async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {
-        // What is unknown has no answer yet.
-        self.inner.claim_due(which, backoff, limit).await
+        let mut claimed = self.inner.claim_due(which, backoff, limit).await?;
+        for record in &mut claimed {
+            // Whoever looks executes nothing, so one that does not open is handed over as it is:
+            // it must not hold up the others.
+            if let Ok(opened) = self.open_record(record.clone()) {
+                *record = opened;
+            }
+        }
+        Ok(claimed)
     }
 
     async fn resolve(&self, verdict: Resolve) -> Result<Resolution> {
@@ -209,29 +250,11 @@ impl<S: Maintain + Store> Maintain for Sealed<S> {
         };
         self.inner.resolve(verdict).await
     }
-
-    async fn dead_letter(&self, fence: Fence, code: Code) -> Result<Resolution> {
-        self.inner.dead_letter(fence, code).await
-    }
-
-    async fn expire(&self, limit: usize) -> Result<usize> {
-        self.inner.expire(limit).await
-    }
-
-    async fn drop_bodies(&self, limit: usize) -> Result<usize> {
-        self.inner.drop_bodies(limit).await
-    }
-
-    async fn purge(&self, limit: usize) -> Result<usize> {
-        self.inner.purge(limit).await
-    }
-
-    async fn erase(&self, id: OperationId, by: By) -> Result<bool> {
-        self.inner.erase(id, by).await
-    }
 }
 
 impl<S: Inspect> Inspect for Sealed<S> {
+    semel_core::forward!([inner] history standing list);
+
     async fn find(&self, id: OperationId) -> Result<Option<Record>> {
         self.open_found(self.inner.find(id).await?)
     }
@@ -244,10 +267,6 @@ impl<S: Inspect> Inspect for Sealed<S> {
         self.open_found(self.inner.find_resource(resource_id).await?)
     }
 
-    async fn history(&self, id: OperationId) -> Result<Vec<Entry>> {
-        self.inner.history(id).await
-    }
-
     fn reveal(&self, id: OperationId, evidence: Bytes) -> Result<Bytes> {
         let evidence = self.inner.reveal(id, evidence)?;
         if !is_envelope(&evidence) {
@@ -256,17 +275,11 @@ impl<S: Inspect> Inspect for Sealed<S> {
         let place = Place::in_operation(&id, "evidence");
         open(self.keyring.as_ref(), &place, &evidence)
     }
-
-    async fn standing(&self) -> Result<Vec<Standing>> {
-        self.inner.standing().await
-    }
-
-    async fn list(&self, query: Query) -> Result<Page> {
-        self.inner.list(query).await
-    }
 }
 
 impl<S: Inbox> Inbox for Sealed<S> {
+    semel_core::forward!([inner] settle forget);
+
     async fn receive(&self, message: Message, handling: Handling) -> Result<Receipt> {
         let payload = match &self.keyring {
             Some(keyring) => keyring.seal(&event(&name(&message)), &message.payload)?,
@@ -274,10 +287,6 @@ impl<S: Inbox> Inbox for Sealed<S> {
         };
         let message = Message { payload, ..message };
         self.inner.receive(message, handling).await
-    }
-
-    async fn settle(&self, source: &str, id: &str) -> Result<()> {
-        self.inner.settle(source, id).await
     }
 
     async fn claim_parked(&self, backoff: Backoff, limit: usize) -> Result<Vec<Parked>> {
@@ -293,14 +302,28 @@ impl<S: Inbox> Inbox for Sealed<S> {
         }
         Ok(claimed)
     }
+}
 
-    async fn forget(&self, limit: usize) -> Result<usize> {
-        self.inner.forget(limit).await
-    }
+/// Events are written in transactions of the application, so they do not pass here.
+impl<S: Outbox> Outbox for Sealed<S> {
+    semel_core::forward!([inner] claim_events mark_sent hold_back set_aside);
+    semel_core::forward!([inner] dead_events revive backlog stand_down);
 }
 
 fn name(message: &Message) -> Vec<u8> {
     [message.source.as_bytes(), message.id.as_bytes()].join(&0)
+}
+
+/// The operation and the point: what one phase found is not what another did.
+fn recovery_name(id: OperationId, point: &RecoveryPoint) -> Vec<u8> {
+    [id.as_bytes(), point.name.as_bytes()].concat()
+}
+
+fn recovery(name: &[u8]) -> Place<'_> {
+    Place {
+        of: name,
+        part: "recovery",
+    }
 }
 
 fn event(name: &[u8]) -> Place<'_> {

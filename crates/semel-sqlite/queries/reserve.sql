@@ -3,7 +3,7 @@
 INSERT INTO semel_operations (
     key_hash, id, scope, tenant, operation, key, fingerprint, fingerprint_version,
     owner, locked_until, replay_us, body_us, tombstone_us,
-    status, attempt, created_at, updated_at
+    status, attempt, created_at, updated_at, resume_us
 )
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 'in_progress', 1, ?14, ?14)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, 'in_progress', 1, ?14, ?14, ?15)
 ON CONFLICT (key_hash) DO NOTHING

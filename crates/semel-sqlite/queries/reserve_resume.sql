@@ -2,7 +2,8 @@
 -- recovery point. Only run where the policy says so; elsewhere an expired lease is unknown.
 UPDATE semel_operations
 SET attempt = attempt + 1, owner = ?4, locked_until = ?5,
-    replay_us = ?6, body_us = ?7, tombstone_us = ?8, error_code = NULL, updated_at = ?9
+    replay_us = ?6, body_us = ?7, tombstone_us = ?8, error_code = NULL, updated_at = ?9,
+    resume_us = ?10
 WHERE key_hash = ?1
   AND fingerprint = ?2 AND fingerprint_version = ?3 -- guard: misuse first
   AND status = 'in_progress' -- guard: only an execution is resumed

@@ -56,6 +56,8 @@ pub(crate) fn open_writer(options: &Options) -> Result<Connection, Error> {
             .map_err(sqlite)?;
     }
     migrate::migrate(&connection, options)?;
+    #[cfg(feature = "failpoints")]
+    crate::failpoints::watch(&connection);
     Ok(connection)
 }
 

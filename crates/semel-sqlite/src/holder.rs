@@ -169,6 +169,21 @@ impl Command for Advance {
     type Answer = Held;
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Held, Failure> {
+        let (held, refused) = self.attempt(sql, now)?;
+        if let Some(note) = refused {
+            history::append(sql, self.0.id, note)?;
+        }
+        Ok(held)
+    }
+}
+
+impl Advance {
+    /// Does it. What is to be told of a refusal is left to the caller, as by [`Complete::attempt`].
+    pub(crate) fn attempt(
+        &self,
+        sql: &mut Statements<'_>,
+        now: Timestamp,
+    ) -> Result<(Held, Option<Note>), Failure> {
         let Self(fence, RecoveryPoint { name, data }) = self;
         let changed = sql.advance.execute(params![
             fence.id.as_bytes(),
@@ -178,9 +193,14 @@ impl Command for Advance {
             now.as_micros()
         ])?;
         if changed == 1 {
-            return Ok(Held::Applied);
+            return Ok((Held::Applied, None));
         }
-        fenced(sql, *fence, &Event::Advance(*fence, self.1.clone()), now)
+        let record = row::find(&mut sql.find, &fence.id.as_bytes())?;
+        let event = Event::Advance(*fence, self.1.clone());
+        let refused = record
+            .as_ref()
+            .and_then(|record| semel_core::history::fenced(record, &event, now));
+        Ok((Held::Fenced(Fenced::by(record.as_ref())), refused))
     }
 }
 

@@ -27,13 +27,18 @@
 mod checkpoint;
 mod connection;
 mod error;
+#[cfg(feature = "failpoints")]
+pub mod failpoints;
 mod gather;
 mod history;
 mod holder;
 mod inbox;
 mod inline;
+mod inside;
 mod maintenance;
 mod migrate;
+mod once;
+mod outbox;
 mod queries;
 mod queue;
 mod reader;
@@ -57,6 +62,9 @@ use semel_core::identity::IdentityHash;
 use semel_core::{Clock, Identity, SystemClock};
 
 pub use error::Error;
+pub use inside::Unwritten;
+pub use once::Inbox;
+pub use outbox::Outbox;
 /// The driver, in the version that [`Sqlite::transaction`] hands out connections of.
 pub use rusqlite;
 pub use work::Work;

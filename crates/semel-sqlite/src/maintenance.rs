@@ -1,11 +1,14 @@
 //! What happens out of band, in bounded batches.
 
+use std::time::Duration;
+
 use rusqlite::{Statement, params};
-use semel_core::history::{SWEEPER, WORKER, What};
+use semel_core::history::{COMPLETER, SWEEPER, WORKER, What};
 use semel_core::store::{MAX_BATCH, Which};
 use semel_core::transition::{self, Answer, Completion, Resolution, Resolve, Transition, Verdict};
 use semel_core::{
-    Backoff, By, Code, Event, Fence, OperationId, Record, Resource, State, Timestamp, headers,
+    Backoff, By, Code, Event, Fence, OperationId, Owner, Record, Resource, State, Timestamp,
+    headers,
 };
 
 use crate::error::Failure;
@@ -34,6 +37,64 @@ impl Command for Sweep {
             history::append(sql, fence.id, lost)?;
         }
         Ok(swept)
+    }
+}
+
+/// Abandoned executions are handed to one completer.
+pub(crate) struct ClaimAbandoned {
+    pub(crate) operation: Box<str>,
+    pub(crate) owner: Owner,
+    pub(crate) lease: Duration,
+    pub(crate) limit: usize,
+}
+
+impl Command for ClaimAbandoned {
+    type Answer = Vec<Record>;
+
+    fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Vec<Record>, Failure> {
+        let mut claimed = Vec::new();
+        {
+            let limit = bounded(self.limit);
+            let mut rows =
+                sql.claim_abandoned
+                    .query(params![now.as_micros(), self.operation, limit])?;
+            while let Some(row) = rows.next()? {
+                claimed.push(row::record(row)?);
+            }
+        }
+        claimed
+            .into_iter()
+            .map(|record| self.take_over(record, sql, now))
+            .collect()
+    }
+}
+
+impl ClaimAbandoned {
+    /// The next attempt, as the pure function makes it.
+    fn take_over(
+        &self,
+        record: Record,
+        sql: &mut Statements<'_>,
+        now: Timestamp,
+    ) -> Result<Record, Failure> {
+        let before = record.fence();
+        let after = transition::claim_abandoned(Some(record), self.owner.clone(), self.lease, now);
+        let (Some(record), true) = (after.record, after.answer) else {
+            return Err(one_rule_only(before));
+        };
+        let State::InProgress(lease) = &record.state else {
+            return Err(one_rule_only(before));
+        };
+        sql.take_over.execute(params![
+            record.id.as_bytes(),
+            record.attempt,
+            lease.owner.as_str(),
+            lease.locked_until.as_micros(),
+            now.as_micros(),
+        ])?;
+        let on = history::line(record.fence(), What::Resumed, COMPLETER, None, now);
+        history::append(sql, record.id, on)?;
+        Ok(record)
     }
 }
 

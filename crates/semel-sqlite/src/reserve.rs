@@ -11,7 +11,7 @@ use semel_core::history::{CLIENT, What};
 use semel_core::identity::IdentityHash;
 use semel_core::transition::{self, Decision, Grant};
 use semel_core::{
-    Code, Fence, Fingerprint, Identity, OnExpired, Record, Reserve, Stale, Timestamp,
+    Code, Fence, Fingerprint, Identity, OnExpired, Policy, Record, Reserve, Timestamp, time,
 };
 
 use crate::error::Failure;
@@ -71,6 +71,7 @@ impl Reservation {
             body,
             tombstone,
             now.as_micros(),
+            resume_us(policy),
         ])?;
         let fence = Fence {
             id: *id,
@@ -98,7 +99,7 @@ impl Reservation {
             return Ok(Some(Decision::Execute(grant)));
         }
         let policy = &self.request.policy;
-        if policy.stale == Stale::Resume && policy.recovery_points {
+        if policy.resumes_within().is_some() {
             let resumed = self.grant(&mut sql.reserve_resume, fingerprint, now)?;
             if let Some(grant) = resumed {
                 let on = history::line(grant.fence, What::Resumed, CLIENT, None, now);
@@ -138,6 +139,7 @@ impl Reservation {
             body,
             tombstone,
             now.as_micros(),
+            resume_us(policy),
         ])?;
         let Some(row) = rows.next()? else {
             return Ok(None);
@@ -187,6 +189,11 @@ impl Reservation {
             | Decision::Expired(_)) => Ok(decision),
         }
     }
+}
+
+/// How long an attempt under this policy waits to be resumed, as it is stored.
+fn resume_us(policy: &Policy) -> Option<i64> {
+    policy.resumes_within().map(time::micros)
 }
 
 /// The record of an identity. A row that has its hash and is another's is not taken for it.

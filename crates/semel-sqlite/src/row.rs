@@ -6,7 +6,7 @@ use rusqlite::{Row, Statement, ToSql};
 use semel_core::store::Summary;
 use semel_core::{
     Code, Fence, Fingerprint, Identity, Key, KeyScope, Lease, OperationId, Record, RecoveryPoint,
-    Resource, Response, Status, Stored, Timestamp, Windows, headers,
+    Resource, Response, Status, Stored, Timestamp, Windows, headers, time,
 };
 
 use crate::error::Failure;
@@ -35,6 +35,7 @@ pub(crate) fn record(row: &Row<'_>) -> Result<Record, Failure> {
     let lease = Lease {
         owner: columns.take::<String>()?.into(),
         locked_until: columns.time()?,
+        resume_within: columns.take::<Option<i64>>()?.map(time::duration),
     };
     let recovery = columns.pair(|name: Box<str>, data: Vec<u8>| RecoveryPoint {
         name,

@@ -10,7 +10,7 @@ use semel_core::identity::IdentityHash;
 use semel_core::store::{Epoch, Page, Query, Result, Standing, Which};
 use semel_core::transition::{Completion, Decision, Held, Reserve, Resolution, Resolve};
 use semel_core::{
-    Backoff, By, Clock, Code, Fence, Identity, Inspect, Maintain, OperationId, Record,
+    Backoff, By, Clock, Code, Fence, Identity, Inspect, Maintain, OperationId, Owner, Record,
     RecoveryPoint, Resource, Store,
 };
 use tokio::sync::oneshot;
@@ -20,7 +20,9 @@ use crate::error::Error;
 use crate::history::History;
 use crate::holder::{Advance, Complete, Evict, Heartbeat, MarkUnknown, Release};
 use crate::inline::Inline;
-use crate::maintenance::{ClaimDue, DeadLetter, DropBodies, Erase, Expire, Judge, Purge, Sweep};
+use crate::maintenance::{
+    ClaimAbandoned, ClaimDue, DeadLetter, DropBodies, Erase, Expire, Judge, Purge, Sweep,
+};
 use crate::queue::{Queue, Refused};
 use crate::reader::{Find, FindIdentity, FindResource, List, Look, Lookup, Peek};
 use crate::recent::Recent;
@@ -38,7 +40,7 @@ pub(crate) struct Inner {
     pub(crate) writes: Arc<Queue<Box<dyn Call>>>,
     looks: Arc<Queue<Look>>,
     /// Lists have a thread of their own: a filter may have to pass over millions of rows.
-    lists: Arc<Queue<Look>>,
+    pub(crate) lists: Arc<Queue<Look>>,
     checkpoints: Arc<Checkpoints>,
     recent: Recent,
     inline: Inline,
@@ -143,7 +145,11 @@ impl Inner {
     }
 
     /// Has a reader look something up.
-    async fn look<L: Lookup>(&self, queue: &Queue<Look>, lookup: L) -> Result<L::Answer> {
+    pub(crate) async fn look<L: Lookup>(
+        &self,
+        queue: &Queue<Look>,
+        lookup: L,
+    ) -> Result<L::Answer> {
         let (look, answer) = reader::look(lookup);
         queue.push(look).map_err(refused)?;
         answer
@@ -285,6 +291,23 @@ impl Store for Sqlite {
 impl Maintain for Sqlite {
     async fn sweep(&self, limit: usize) -> Result<Vec<Fence>> {
         self.inner.write(Sweep(limit)).await
+    }
+
+    async fn claim_abandoned(
+        &self,
+        operation: &str,
+        owner: Owner,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        let operation = operation.into();
+        let claim = ClaimAbandoned {
+            operation,
+            owner,
+            lease,
+            limit,
+        };
+        self.inner.write(claim).await
     }
 
     async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {

@@ -1,4 +1,4 @@
-//! The application's own statements and the completion, inside one group.
+//! The application's own statements and a word about their operation, inside one group.
 //!
 //! They run on the writer's thread, between a savepoint and its end: what fails is taken back
 //! without the rest of the group. A group whose calls are done again one by one cannot do work
@@ -6,35 +6,30 @@
 //! and work that ran for a group that was rolled back all the same is not repeated: its caller is
 //! told that nothing was written, which is then known.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, PoisonError};
 
 use rusqlite::Connection;
-use rusqlite::hooks::{AuthAction, AuthContext, Authorization};
+use semel_core::history::Note;
 use semel_core::store::{Result, Source};
-use semel_core::transaction::{Conclude, Finished, Finishing};
+use semel_core::transaction::{Conclude, Finished, Finishing, Slot, Word};
 use semel_core::transition::Held;
-use semel_core::{Error, Fence, Response, Timestamp};
+use semel_core::{Error, Fence, Local, Response, Timestamp};
 use tokio::sync::oneshot;
 
 use crate::error::Failure;
-use crate::holder::Complete;
+use crate::holder::{Advance, Complete};
+use crate::inside::{self, Home};
 use crate::queries::Statements;
 use crate::store::refused;
 use crate::writer::{Call, unsettled};
 use crate::{Sqlite, history};
 
-/// The name in `savepoint.sql`.
-const SAVEPOINT: &str = "semel_work";
-
-/// How the names of all that is Semel's begin.
-const OURS: &str = "semel_";
-
-/// What the application does.
-type Script = Box<dyn FnOnce(&Connection) -> std::result::Result<Response, Source> + Send>;
+/// What the application does. An answer, where it finds one of the whole operation.
+type Script = Box<dyn FnOnce(&Connection) -> std::result::Result<Option<Response>, Source> + Send>;
 
 /// The application's own statements, about to run in the transaction that holds the
-/// completion. See [`Sqlite::transaction`].
+/// completion or the next recovery point. See [`Sqlite::transaction`] and [`Sqlite::work`].
 #[must_use = "nothing runs until the layer finishes it"]
 pub struct Work {
     store: Sqlite,
@@ -55,12 +50,14 @@ impl Sqlite {
     /// - They are quick. Every other request waits for them, in this process and in others.
     /// - They do not wait for anything, and least of all for this store.
     /// - They do not begin, commit or roll back: SQLite refuses it here, as it refuses pragmas,
-    ///   `ATTACH`, and changes to Semel's tables. Savepoints are theirs to use.
+    ///   `ATTACH`, and changes to Semel's tables. Savepoints are theirs to use, by any name that
+    ///   does not begin with `semel_`.
     ///
     /// Reading, and creating tables, is done on connections of the application's own.
     ///
     /// ```
     /// # async fn demo(store: semel_sqlite::Sqlite, fence: semel_core::Fence) -> semel_core::store::Result<()> {
+    /// use semel_core::transaction::Word;
     /// use semel_core::{Completion, Response, Transaction};
     ///
     /// let work = store.transaction(|connection| {
@@ -73,7 +70,9 @@ impl Sqlite {
     ///     })
     /// });
     /// // What the HTTP layer does with it:
-    /// let conclude = |found: Option<Response>| found.map(|response| Completion { response, resource: None });
+    /// let conclude = |found: Option<Response>| {
+    ///     found.map(|response| Word::Complete(Completion { response, resource: None }))
+    /// };
     /// Box::new(work).finish(fence, Box::new(conclude)).await?;
     /// # Ok(())
     /// # }
@@ -87,9 +86,103 @@ impl Sqlite {
     {
         Work {
             store: self.clone(),
-            statements: Box::new(|connection| statements(connection).map_err(Into::into)),
+            statements: Box::new(|connection| statements(connection).map(Some).map_err(Into::into)),
         }
     }
+
+    /// One phase of an operation: the application's own statements, under the rules of
+    /// [`transaction`](Self::transaction). They and the next recovery point are committed
+    /// together. What they return is there for later phases; it is not the answer.
+    pub fn work<T, E>(
+        &self,
+        statements: impl FnOnce(&Connection) -> std::result::Result<T, E> + Send + 'static,
+    ) -> Local<T>
+    where
+        T: Send + 'static,
+        E: Into<Source>,
+    {
+        let (statements, slot) = filling(statements);
+        let work = Work {
+            store: self.clone(),
+            statements,
+        };
+        Local::inside(work, slot)
+    }
+
+    /// The application's own statements, in one commit and without an operation, under the rules
+    /// of [`transaction`](Self::transaction): for a consumer of messages, whose effect and
+    /// [marker](crate::Inbox::once) belong together.
+    ///
+    /// ```
+    /// # async fn demo(store: semel_sqlite::Sqlite, message_id: String) -> semel_core::store::Result<()> {
+    /// use semel_sqlite::Inbox;
+    ///
+    /// let inbox = store.inbox(Inbox::REMEMBER);
+    /// store
+    ///     .write(move |connection| {
+    ///         inbox.once(connection, "ledger", &message_id, |connection| {
+    ///             connection.execute("INSERT INTO ledger (cents) VALUES (?1)", [1000])
+    ///         })
+    ///     })
+    ///     .await?;
+    /// // Now the broker may be told.
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// An error of the statements, or a panic, takes all of them back. It is then the source of
+    /// the [`Error::Unavailable`] that is returned, to be had by `downcast_ref`. After
+    /// [`Error::Ambiguous`] they may be committed.
+    ///
+    /// # Cancellation
+    /// Dropping the future after it was first polled does not take the statements back.
+    pub async fn write<T, E>(
+        &self,
+        statements: impl FnOnce(&Connection) -> std::result::Result<T, E> + Send + 'static,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        E: Into<Source>,
+    {
+        let (statements, slot) = filling(statements);
+        self.enqueue(statements, Ending::Commit).await?;
+        let found = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
+        found.ok_or_else(unsettled)
+    }
+
+    fn enqueue(&self, statements: Script, ending: Ending) -> Finishing {
+        let (reply, answer) = oneshot::channel();
+        let call = Working {
+            home: Home::of(self),
+            to_do: Some((statements, ending)),
+            answer: Err(rolled_back("the group that it was part of failed", None)),
+            reply,
+        };
+        let accepted = self.inner.writes.push(Box::new(call));
+        Box::pin(async move {
+            accepted.map_err(refused)?;
+            answer.await.unwrap_or_else(|_| Err(unsettled()))
+        })
+    }
+}
+
+/// Statements that leave what they found in a slot.
+fn filling<T, E>(
+    statements: impl FnOnce(&Connection) -> std::result::Result<T, E> + Send + 'static,
+) -> (Script, Slot<T>)
+where
+    T: Send + 'static,
+    E: Into<Source>,
+{
+    let slot = Slot::<T>::default();
+    let filled = Arc::clone(&slot);
+    let script: Script = Box::new(move |connection| {
+        let found = statements(connection).map_err(Into::into)?;
+        *filled.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
+        Ok(None)
+    });
+    (script, slot)
 }
 
 impl std::fmt::Debug for Work {
@@ -100,26 +193,32 @@ impl std::fmt::Debug for Work {
 
 impl semel_core::Transaction for Work {
     fn finish(self: Box<Self>, fence: Fence, conclude: Conclude) -> Finishing {
-        let (reply, answer) = oneshot::channel();
-        let call = Working {
-            fence,
-            to_do: Some((self.statements, conclude)),
-            answer: Err(rolled_back("the group that it was part of failed", None)),
-            reply,
-        };
-        let accepted = self.store.inner.writes.push(Box::new(call));
-        Box::pin(async move {
-            accepted.map_err(refused)?;
-            answer.await.unwrap_or_else(|_| Err(unsettled()))
-        })
+        let Self { store, statements } = *self;
+        store.enqueue(statements, Ending::Word(fence, conclude))
     }
+}
+
+/// What comes after the statements.
+enum Ending {
+    /// A word about an operation, or they are taken back.
+    Word(Fence, Conclude),
+    /// Nothing: they are there for themselves.
+    Commit,
+}
+
+/// What is to be written after the statements.
+enum Said {
+    Word(Fence, Word),
+    Commit,
+    Nothing,
 }
 
 /// Work whose caller waits.
 struct Working {
-    fence: Fence,
+    home: Home,
     /// Gone once it ran.
-    to_do: Option<(Script, Conclude)>,
+    to_do: Option<(Script, Ending)>,
+    /// [`Held::Applied`] where the statements stay.
     answer: Result<Finished>,
     reply: oneshot::Sender<Result<Finished>>,
 }
@@ -139,19 +238,20 @@ impl Call for Working {
             return Ok(());
         }
         sql.savepoint.execute([])?;
-        let Some((statements, conclude)) = self.to_do.take() else {
+        let Some((statements, ending)) = self.to_do.take() else {
             return Ok(());
         };
-        let completion = run(connection, statements, conclude);
+        let said = self.run(connection, now, statements, ending);
         self.check_open(connection)?;
         let mut refused = None;
-        self.answer = completion.and_then(|completion| {
-            let Some(completion) = completion else {
-                return Ok(Finished::RolledBack);
-            };
-            let (held, note) = Complete(self.fence, completion).attempt(sql, now)?;
-            refused = note;
-            Ok(Finished::Held(held))
+        self.answer = said.and_then(|said| match said {
+            Said::Nothing => Ok(Finished::RolledBack),
+            Said::Commit => Ok(Finished::Held(Held::Applied)),
+            Said::Word(fence, word) => {
+                let (held, note) = say(fence, word, sql, now)?;
+                refused = note.map(|note| (fence.id, note));
+                Ok(Finished::Held(held))
+            }
         });
         self.check_open(connection)?;
         if !matches!(self.answer, Ok(Finished::Held(Held::Applied))) {
@@ -160,7 +260,7 @@ impl Call for Working {
         sql.savepoint_release.execute([])?;
         // Told after all else was taken back, or it would be taken back as well.
         match refused {
-            Some(note) => history::append(sql, self.fence.id, note),
+            Some((id, note)) => history::append(sql, id, note),
             None => Ok(()),
         }
     }
@@ -177,6 +277,26 @@ impl Call for Working {
 }
 
 impl Working {
+    /// Runs the statements, and says what is to be made of them.
+    fn run(
+        &self,
+        connection: &Connection,
+        now: Timestamp,
+        statements: Script,
+        ending: Ending,
+    ) -> Result<Said> {
+        let found = inside::run(&self.home, connection, now, statements)
+            .map_err(|why| rolled_back(why, None))?
+            .map_err(|source| rolled_back("the application's statements failed", Some(source)))?;
+        let (fence, conclude) = match ending {
+            Ending::Word(fence, conclude) => (fence, conclude),
+            Ending::Commit => return Ok(Said::Commit),
+        };
+        let word = catch_unwind(AssertUnwindSafe(|| conclude(found)))
+            .map_err(|_| rolled_back("judging the answer panicked", None))?;
+        Ok(word.map_or(Said::Nothing, |word| Said::Word(fence, word)))
+    }
+
     /// Fails where a statement took the whole transaction along: on a full disk, or because it
     /// says ROLLBACK in case of a conflict. What came after it would be committed by itself.
     fn check_open(&mut self, connection: &Connection) -> std::result::Result<(), Failure> {
@@ -191,105 +311,22 @@ impl Working {
     }
 }
 
-/// Runs the statements, and says what the operation is to be completed with, if it is.
-fn run(
-    connection: &Connection,
-    statements: Script,
-    conclude: Conclude,
-) -> Result<Option<semel_core::Completion>> {
-    INSIDE.set(true);
-    let found = catch_unwind(AssertUnwindSafe(|| statements(connection)));
-    INSIDE.set(false);
-    let found = match found {
-        Ok(Ok(found)) => found,
-        Ok(Err(source)) => {
-            return Err(rolled_back(
-                "the application's statements failed",
-                Some(source),
-            ));
-        }
-        Err(_) => return Err(rolled_back("the application's statements panicked", None)),
-    };
-    catch_unwind(AssertUnwindSafe(|| conclude(Some(found))))
-        .map_err(|_| rolled_back("judging the answer panicked", None))
+/// Writes the word, fenced by the attempt.
+fn say(
+    fence: Fence,
+    word: Word,
+    sql: &mut Statements<'_>,
+    now: Timestamp,
+) -> std::result::Result<(Held, Option<Note>), Failure> {
+    match word {
+        Word::Complete(completion) => Complete(fence, completion).attempt(sql, now),
+        Word::Advance(point) => Advance(fence, point).attempt(sql, now),
+    }
 }
 
 fn rolled_back(reason: &str, source: Option<Source>) -> Error {
     Error::Unavailable {
         reason: format!("the transaction is rolled back: {reason}").into(),
         source,
-    }
-}
-
-thread_local! {
-    /// Whether the application's statements are running on this thread.
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Has SQLite ask about every statement and every commit on the writer's connection. Set once
-/// and for good: each change has SQLite prepare all statements anew.
-pub(crate) fn guard(connection: &Connection) -> rusqlite::Result<()> {
-    connection.authorizer(Some(authorize))?;
-    // A commit that is refused is a rollback. This is for statements that come after one that
-    // rolled all back: outside of a transaction each would be a commit of its own.
-    connection.commit_hook(Some(|| INSIDE.get()))
-}
-
-/// The application's statements must not end the group, change how it is written, or touch the
-/// records.
-#[allow(
-    clippy::needless_pass_by_value,
-    reason = "the signature is the driver's"
-)]
-fn authorize(context: AuthContext<'_>) -> Authorization {
-    if INSIDE.get() && is_forbidden(&context.action) {
-        Authorization::Deny
-    } else {
-        Authorization::Allow
-    }
-}
-
-#[allow(
-    clippy::wildcard_enum_match_arm,
-    reason = "what is not named is forbidden"
-)]
-fn is_forbidden(action: &AuthAction<'_>) -> bool {
-    let ours = |name: &str| {
-        let start = name.get(..OURS.len());
-        start.is_some_and(|start| start.eq_ignore_ascii_case(OURS))
-    };
-    match action {
-        AuthAction::Select
-        | AuthAction::Recursive
-        | AuthAction::Read { .. }
-        | AuthAction::Function { .. } => false,
-        AuthAction::Savepoint { savepoint_name, .. } => {
-            savepoint_name.eq_ignore_ascii_case(SAVEPOINT)
-        }
-        AuthAction::Insert { table_name }
-        | AuthAction::Delete { table_name }
-        | AuthAction::Update { table_name, .. }
-        | AuthAction::AlterTable { table_name, .. }
-        | AuthAction::Analyze { table_name }
-        | AuthAction::CreateTable { table_name }
-        | AuthAction::CreateTempTable { table_name }
-        | AuthAction::CreateIndex { table_name, .. }
-        | AuthAction::CreateTempIndex { table_name, .. }
-        | AuthAction::CreateTrigger { table_name, .. }
-        | AuthAction::CreateTempTrigger { table_name, .. }
-        | AuthAction::CreateVtable { table_name, .. }
-        | AuthAction::DropTable { table_name }
-        | AuthAction::DropTempTable { table_name }
-        | AuthAction::DropIndex { table_name, .. }
-        | AuthAction::DropTempIndex { table_name, .. }
-        | AuthAction::DropTrigger { table_name, .. }
-        | AuthAction::DropTempTrigger { table_name, .. }
-        | AuthAction::DropVtable { table_name, .. } => ours(table_name),
-        AuthAction::CreateView { view_name }
-        | AuthAction::CreateTempView { view_name }
-        | AuthAction::DropView { view_name }
-        | AuthAction::DropTempView { view_name } => ours(view_name),
-        AuthAction::Reindex { index_name } => ours(index_name),
-        _ => true,
     }
 }

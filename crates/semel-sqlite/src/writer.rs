@@ -11,9 +11,9 @@ use tokio::sync::oneshot;
 use crate::checkpoint::Checkpoints;
 use crate::error::Failure;
 use crate::gather::Gathering;
+use crate::inside;
 use crate::queries::{Queries, Statements};
 use crate::queue::{MAX_GROUP, Queue};
-use crate::work;
 
 /// Something to be done inside a transaction. It may be done twice: a group that fails is
 /// rolled back, and each of its commands is tried alone.
@@ -110,7 +110,7 @@ pub(crate) fn run(
         LOG_PAGES.set(u32::try_from(pages).unwrap_or_default());
         Ok(())
     }));
-    work::guard(connection)?;
+    inside::guard(connection)?;
     let mut sql = Statements::prepare(connection, queries)?;
     let mut group = Vec::with_capacity(MAX_GROUP);
     let mut gathering = Gathering::new();

@@ -6,8 +6,10 @@
 
 use std::sync::Arc;
 
+use semel_core::outbox::Event;
 use semel_sqlite::{Options, Sqlite};
 use semel_testkit::ManualClock;
+use semel_testkit::conformance::outbox::Publisher;
 use semel_testkit::conformance::{Fixture, Harness};
 
 /// A new file for every case.
@@ -28,7 +30,17 @@ impl Harness for OnDisk {
     }
 }
 
+impl Publisher for OnDisk {
+    async fn publish(&self, store: &Sqlite, event: Event) {
+        let outbox = store.outbox();
+        let published = store.write(move |connection| outbox.publish(connection, &event));
+        published.await.unwrap();
+    }
+}
+
 semel_testkit::conformance_suite!(OnDisk);
+
+semel_testkit::outbox_suite!(OnDisk);
 
 #[test]
 fn random_histories_agree_with_the_pure_function() {

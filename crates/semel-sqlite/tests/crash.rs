@@ -20,7 +20,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use semel_core::transaction::Finished;
+use semel_core::transaction::{Finished, Word};
 use semel_core::transition::Held;
 use semel_core::{Completion, Inspect, Record, Response, State, Store, Transaction};
 use semel_sqlite::Sqlite;
@@ -224,9 +224,11 @@ async fn work_with_rows(store: Sqlite) {
             Ok::<_, rusqlite::Error>(answer)
         });
         let conclude = |found: Option<Response>| {
-            found.map(|response| Completion {
-                response,
-                resource: None,
+            found.map(|response| {
+                Word::Complete(Completion {
+                    response,
+                    resource: None,
+                })
             })
         };
         let finished = Box::new(work).finish(fence, Box::new(conclude)).await;

@@ -120,7 +120,15 @@ const BACK_TO_THE_FIRST_STEP: &str = "
     DROP TABLE semel_inbox;
     DROP INDEX semel_operations_resource;
     DROP INDEX semel_operations_unknown;
-    DELETE FROM semel_migrations WHERE version = 2;
+    DROP TABLE semel_outbox;
+    DROP TABLE semel_outbox_held;
+    DROP TABLE semel_outbox_relay;
+    DROP INDEX semel_operations_abandoned;
+    DROP INDEX semel_operations_leases;
+    ALTER TABLE semel_operations DROP COLUMN resume_us;
+    CREATE INDEX semel_operations_leases ON semel_operations (locked_until)
+        WHERE status = 'in_progress';
+    DELETE FROM semel_migrations WHERE version >= 2;
     -- As the first version left an attempt that followed a lost one.
     UPDATE semel_operations SET attempt = 2, reconcile_after = 1, reconcile_attempts = 3
     WHERE key = 'under way';

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use semel_core::inbox::{Handling, Inbox as _, Message};
-use semel_core::{Inspect as _, Store};
+use semel_core::outbox::Event;
+use semel_core::{Backoff, Inspect as _, Outbox as _, Store};
 use semel_sqlite::Sqlite;
 use support::{completion, granted};
 
@@ -60,6 +61,7 @@ async fn a_record_that_makes_no_sense_cannot_be_written() {
         ("resource_type = 'payment'", "done"),
         ("owner = NULL", "running"),
         ("locked_until = NULL", "running"),
+        ("resume_us = -1", "running"),
     ] {
         let error = attempt(set, of).expect_err(set);
         assert_eq!(
@@ -129,6 +131,65 @@ async fn an_entry_or_a_message_that_makes_no_sense_cannot_be_written() {
         attempt("semel_inbox", "payload = NULL, due_at = NULL").unwrap(),
         1
     );
+}
+
+#[tokio::test]
+async fn an_event_that_makes_no_sense_cannot_be_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("semel.db");
+    let store = Sqlite::open(&path).await.unwrap();
+    let event = Event::new("payment.created", "payment/1", "{}").unwrap();
+    let (outbox, id) = (store.outbox(), event.id);
+    let published = store.write(move |connection| outbox.publish(connection, &event));
+    published.await.unwrap();
+    let lease = Duration::from_secs(1);
+    store.claim_events("relay".into(), lease, 1).await.unwrap();
+    let backoff = Backoff {
+        every: lease,
+        max_every: lease,
+    };
+    store.hold_back(id, "no", backoff).await.unwrap();
+
+    let connection = Connection::open(&path).unwrap();
+    let attempt =
+        |table: &str, set: &str| connection.execute(&format!("UPDATE {table} SET {set}"), []);
+    for (table, set) in [
+        ("semel_outbox", "id = x'00'"),
+        ("semel_outbox", "kind = ''"),
+        ("semel_outbox", "aggregate = ''"),
+        // Bytes, not characters.
+        ("semel_outbox", "kind = printf('%.*c', 128, 'é')"),
+        ("semel_outbox", "aggregate = printf('%.*c', 256, 'a')"),
+        ("semel_outbox", "payload = zeroblob(1048577)"),
+        ("semel_outbox", "payload = NULL"),
+        ("semel_outbox", "tries = -1"),
+        ("semel_outbox", "written_at = 'now'"),
+        // What waits for a person says since when and why, and nothing else does.
+        ("semel_outbox", "dead_at = 1"),
+        ("semel_outbox", "reason = 'no'"),
+        (
+            "semel_outbox",
+            "dead_at = 1, reason = printf('%.*c', 1025, 'a')",
+        ),
+        ("semel_outbox_held", "aggregate = NULL"),
+        ("semel_outbox_held", "until = NULL"),
+        ("semel_outbox_held", "reason = printf('%.*c', 1025, 'a')"),
+        ("semel_outbox_relay", "one = 2"),
+        ("semel_outbox_relay", "owner = NULL"),
+        ("semel_outbox_relay", "until = 'then'"),
+    ] {
+        let error = attempt(table, set).expect_err(set);
+        assert_eq!(
+            error.sqlite_error_code(),
+            Some(rusqlite::ErrorCode::ConstraintViolation),
+            "{set}: {error}"
+        );
+    }
+    // The test itself can write what makes sense.
+    let set = "dead_at = 1, reason = 'no', payload = zeroblob(1048576)";
+    assert_eq!(attempt("semel_outbox", set).unwrap(), 1);
+    assert_eq!(attempt("semel_outbox_held", "until = 0").unwrap(), 1);
+    assert_eq!(attempt("semel_outbox_relay", "until = 0").unwrap(), 1);
 }
 
 #[tokio::test]

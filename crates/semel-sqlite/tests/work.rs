@@ -18,7 +18,7 @@ use rusqlite::Connection;
 use rusqlite::hooks::{AuthContext, Authorization};
 use semel_core::history::What;
 use semel_core::store::{Result, Source};
-use semel_core::transaction::Finished;
+use semel_core::transaction::{Finished, Word};
 use semel_core::transition::{Fenced, Held};
 use semel_core::{
     Clock, Completion, Error, Fence, Inspect, Response, State, Status, Store, SystemClock,
@@ -115,10 +115,12 @@ fn created() -> Response {
     completion("created", 8).response
 }
 
-fn conclude(found: Option<Response>) -> Option<Completion> {
-    found.map(|response| Completion {
-        response,
-        resource: None,
+fn conclude(found: Option<Response>) -> Option<Word> {
+    found.map(|response| {
+        Word::Complete(Completion {
+            response,
+            resource: None,
+        })
     })
 }
 
@@ -256,12 +258,18 @@ async fn the_application_cannot_end_the_group_or_touch_the_records() {
         "RELEASE semel_work",
         "ROLLBACK TO SEMEL_work",
         "SAVEPOINT semel_work",
+        "SAVEPOINT semel_once",
+        "RELEASE Semel_once",
+        "ROLLBACK TO semel_once",
         "PRAGMA query_only = 1",
         "PRAGMA ignore_check_constraints = 1",
         "ATTACH ':memory:' AS other",
         "UPDATE semel_operations SET status = 'failed_retryable'",
         "DELETE FROM Semel_operations",
         "INSERT INTO semel_migrations DEFAULT VALUES",
+        "INSERT INTO semel_outbox DEFAULT VALUES",
+        "DELETE FROM semel_inbox",
+        "INSERT INTO semel_outbox_relay VALUES (1, 'me', 0)",
         "DROP TABLE semel_operations",
         "DROP INDEX semel_operations_key",
         "CREATE TRIGGER t AFTER INSERT ON semel_operations BEGIN SELECT 1; END",

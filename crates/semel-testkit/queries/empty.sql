@@ -1,2 +1,2 @@
 -- As new, but for the schema.
-TRUNCATE semel.operations, semel.history, semel.inbox
+TRUNCATE semel.operations, semel.history, semel.inbox, semel.outbox, semel.outbox_held, semel.outbox_relay

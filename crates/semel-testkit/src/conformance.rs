@@ -23,6 +23,7 @@ use crate::ManualClock;
 pub(crate) mod fixture;
 mod list;
 
+pub mod abandoned;
 pub mod claims;
 pub mod content;
 pub mod evidence;
@@ -33,6 +34,7 @@ pub mod instants;
 pub mod keys;
 pub mod listing;
 pub mod out_of_band;
+pub mod outbox;
 pub mod races;
 pub mod replays;
 pub mod reserving;
@@ -124,17 +126,21 @@ where
     F: Future<Output = ()> + Send,
     C: FnOnce(Fixture<H::Store>) -> F,
 {
+    run(async move {
+        let fixture = harness.fresh().await.at(harness.scale());
+        case(fixture).await;
+    });
+}
+
+/// Runs one case to its end, within its limit.
+fn run(case: impl Future<Output = ()>) {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .expect("a runtime");
-    runtime.block_on(async move {
-        let fixture = harness.fresh().await.at(harness.scale());
-        tokio::time::timeout(CASE_LIMIT, case(fixture))
-            .await
-            .expect("the case hangs");
-    });
+    let ended = runtime.block_on(async { tokio::time::timeout(CASE_LIMIT, case).await });
+    ended.expect("the case hangs");
 }
 
 /// Runs every case and says which fail. A panic is a failure, and so is a case that hangs.
@@ -142,18 +148,30 @@ where
 /// # Cancellation
 /// Dropping this future aborts the cases that run.
 pub async fn failures<H: Harness>(harness: H) -> Vec<Failure> {
-    let ended = start(harness).join_all().await;
+    all_failures(harness, cases()).await
+}
+
+async fn all_failures<H: Harness>(harness: H, cases: Vec<Case<H>>) -> Vec<Failure> {
+    let ended = start(harness, cases).join_all().await;
     let mut failures: Vec<_> = ended.into_iter().flatten().collect();
     failures.sort_by_key(|failure| failure.case);
     failures
 }
 
-/// The first case to fail, if one does; the others are then not waited for.
+/// The first case to fail, of the suite and of the outbox, if one does; the others are then not
+/// waited for. Those that are `likely` to fail are run first, the smallest number before all, and
+/// those without a number not at all.
 ///
 /// # Cancellation
 /// Dropping this future aborts the cases that run.
-pub async fn first_failure<H: Harness>(harness: H) -> Option<Failure> {
-    let mut running = start(harness);
+pub async fn first_failure<H: outbox::Publisher>(
+    harness: H,
+    likely: impl Fn(&'static str) -> Option<usize>,
+) -> Option<Failure> {
+    let mut all: Vec<_> = cases().into_iter().chain(outbox::cases()).collect();
+    all.retain(|case| likely(case.name).is_some());
+    all.sort_by_key(|case| likely(case.name));
+    let mut running = start(harness, all);
     while let Some(ended) = running.join_next().await {
         if let Some(failure) = ended.expect("a case is watched by a task that cannot fail") {
             return Some(failure);
@@ -163,11 +181,11 @@ pub async fn first_failure<H: Harness>(harness: H) -> Option<Failure> {
 }
 
 /// Starts every case, a few at a time.
-fn start<H: Harness>(harness: H) -> JoinSet<Option<Failure>> {
+fn start<H: Harness>(harness: H, cases: Vec<Case<H>>) -> JoinSet<Option<Failure>> {
     let harness = Arc::new(harness);
     let slots = Arc::new(Semaphore::new(CASES_AT_ONCE));
     let mut running = JoinSet::new();
-    for case in cases::<H>() {
+    for case in cases {
         let (harness, slots) = (Arc::clone(&harness), Arc::clone(&slots));
         running.spawn(async move {
             let _slot = slots.acquire_owned().await;
@@ -275,18 +293,39 @@ mod tests {
         }
     }
 
+    impl outbox::Publisher for InMemory {
+        async fn publish(&self, store: &Memory, event: semel_core::outbox::Event) {
+            store.publish(event);
+        }
+    }
+
     #[test]
     fn no_case_is_forgotten_in_the_list() {
-        let listed: Vec<_> = cases::<InMemory>().iter().map(|case| case.name).collect();
+        let outgoing = outbox::cases::<InMemory>();
+        let listed: Vec<_> = cases::<InMemory>()
+            .iter()
+            .chain(&outgoing)
+            .map(|c| c.name)
+            .collect();
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/conformance");
-        for file in std::fs::read_dir(folder).unwrap() {
-            let path = file.unwrap().path();
-            let module = path.file_stem().unwrap().to_str().unwrap();
+        let files = |folder: &str| std::fs::read_dir(folder).unwrap();
+        let all = files(folder).chain(files(&format!("{folder}/outbox")));
+        for path in all
+            .map(|file| file.unwrap().path())
+            .filter(|path| path.is_file())
+        {
+            let module = match path.file_stem().unwrap().to_str().unwrap() {
+                "holds" | "relays" => "outbox",
+                module => module,
+            };
             let text = std::fs::read_to_string(&path).unwrap();
             for line in text.lines() {
                 let written = line
                     .strip_prefix("pub async fn ")
-                    .and_then(|rest| rest.split_once("<S: Subject>"))
+                    .and_then(|rest| {
+                        rest.split_once("<S: Subject>")
+                            .or_else(|| rest.split_once("<H: Publisher>(f:"))
+                    })
                     .or_else(|| line.trim().split_once(", ").filter(|_| module == "table"))
                     .filter(|(name, _)| module != "table" || name.starts_with("every_verb_on"));
                 if let Some((case, _)) = written {

@@ -60,6 +60,8 @@ pub enum Verb {
     Advance,
     /// [`Maintain::sweep`](semel_core::Maintain::sweep)
     Sweep,
+    /// [`Maintain::claim_abandoned`](semel_core::Maintain::claim_abandoned)
+    ClaimAbandoned,
     /// [`Maintain::claim_due`](semel_core::Maintain::claim_due)
     ClaimDue,
     /// [`Maintain::resolve`](semel_core::Maintain::resolve)
@@ -94,6 +96,22 @@ pub enum Verb {
     ClaimParked,
     /// [`Inbox::forget`](semel_core::Inbox::forget)
     Forget,
+    /// [`Outbox::claim_events`](semel_core::Outbox::claim_events)
+    ClaimEvents,
+    /// [`Outbox::mark_sent`](semel_core::Outbox::mark_sent)
+    MarkSent,
+    /// [`Outbox::hold_back`](semel_core::Outbox::hold_back)
+    HoldBack,
+    /// [`Outbox::set_aside`](semel_core::Outbox::set_aside)
+    SetAside,
+    /// [`Outbox::dead_events`](semel_core::Outbox::dead_events)
+    DeadEvents,
+    /// [`Outbox::revive`](semel_core::Outbox::revive)
+    Revive,
+    /// [`Outbox::backlog`](semel_core::Outbox::backlog)
+    Backlog,
+    /// [`Outbox::stand_down`](semel_core::Outbox::stand_down)
+    StandDown,
 }
 
 /// A gate that a test opens: the way to delay a call without sleeping. Clones are the same.

@@ -13,7 +13,8 @@ use semel_core::store::Which;
 use semel_core::transition::Answer;
 use semel_core::{
     Backoff, Clock, Decision, Event, Fence, Fingerprint, Fingerprints, KeyScope, OnExpired,
-    OperationId, Policy, Reserve, Resource, Stale, State, Timestamp, Verdict, Windows,
+    OperationId, Policy, Record, Reserve, Resource, Stale, State, Status, Timestamp, Verdict,
+    Windows,
 };
 
 use crate::conformance::fixture::{by, completion, identity, point, verdict};
@@ -156,7 +157,18 @@ pub async fn replay<S: Subject>(twin: Twin<S>, history: Vec<Step>) {
                 let now = twin.clock().now();
                 twin.step(fence.id, saying.event(fence, now)).await;
             }
-            Step::Batch(batch, limit) => drop(twin.batch(&batch, limit).await),
+            Step::Batch(batch, limit) => {
+                twin.batch(&batch, limit).await;
+                // A completer has its say as well.
+                let running = twin
+                    .records()
+                    .filter(|r| r.state.status() == Status::InProgress);
+                for fence in running.map(Record::fence) {
+                    if !grants.contains(&fence) {
+                        grants.push(fence);
+                    }
+                }
+            }
             Step::Pass(time) => twin.clock().advance(time),
             Step::Until(which, ticks) => {
                 let instants = instants(&twin);
@@ -176,7 +188,7 @@ fn instants<S: Subject>(twin: &Twin<S>) -> Vec<Timestamp> {
     let mut all = Vec::new();
     for record in twin.records() {
         match &record.state {
-            State::InProgress(lease) => all.push(lease.locked_until),
+            State::InProgress(lease) => all.extend([lease.locked_until, lease.sweep_at()]),
             State::Completed(completed) => {
                 all.push(completed.expires_at);
                 all.extend(completed.body_expires_at);
@@ -252,8 +264,17 @@ fn batch() -> impl Strategy<Value = Batch> {
         every: Duration::from_secs(5),
         max_every: Duration::from_secs(15),
     };
+    let abandoned = |operation: &str, lease| {
+        Batch::ClaimAbandoned(
+            operation.into(),
+            "completer-1".into(),
+            Duration::from_secs(lease),
+        )
+    };
     select(vec![
         Batch::Sweep,
+        abandoned("pay", 10),
+        abandoned("refund", 0),
         Batch::ClaimDue(Which::All, backoff),
         Batch::ClaimDue(Which::Only("pay".into()), backoff),
         Batch::ClaimDue(
@@ -267,7 +288,7 @@ fn batch() -> impl Strategy<Value = Batch> {
 }
 
 /// The policies that histories are made under: each differs where a store could differ.
-fn policies() -> [Policy; 4] {
+fn policies() -> [Policy; 5] {
     let minute = Duration::from_mins(1);
     let usual = Policy {
         lease: Duration::from_secs(10),
@@ -281,6 +302,7 @@ fn policies() -> [Policy; 4] {
     let resumable = Policy {
         stale: Stale::Resume,
         recovery_points: true,
+        resume_within: minute,
         windows: Windows {
             body: minute / 2,
             ..usual.windows
@@ -300,7 +322,12 @@ fn policies() -> [Policy; 4] {
         stale: Stale::Resume,
         ..usual.clone()
     };
-    [usual, resumable, forgetful, begins_anew]
+    // The sweeper may come as soon as a completer may.
+    let resumable_at_once = Policy {
+        resume_within: Duration::ZERO,
+        ..resumable.clone()
+    };
+    [usual, resumable, forgetful, begins_anew, resumable_at_once]
 }
 
 impl Ask {

@@ -22,7 +22,8 @@
 mod connection;
 mod wire;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -57,12 +58,35 @@ enum Point {
     Completed(String),
 }
 
+/// A moment in the conversation of a connection, for whoever [watches](Proxy::watch).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step<'a> {
+    /// This statement is about to be forwarded.
+    Before(&'a str),
+    /// The server has done these, without an error, and nothing of its answer was forwarded.
+    Answered(&'a [Arc<str>]),
+}
+
+/// Says whether a connection, by its number, goes on.
+type Watch = Box<dyn Fn(usize, Step<'_>) -> bool + Send + Sync>;
+
+/// Who watches, if anybody does.
+#[derive(Default)]
+struct Watcher(OnceLock<Watch>);
+
+impl fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watcher").finish_non_exhaustive()
+    }
+}
+
 /// What the connections share.
 #[derive(Debug)]
 struct Shared {
     /// `HOST:PORT` of the server.
     upstream: String,
     plans: Mutex<Vec<Plan>>,
+    watcher: Watcher,
     valve: watch::Sender<Valve>,
 }
 
@@ -155,6 +179,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             upstream,
             plans: Mutex::default(),
+            watcher: Watcher::default(),
             valve: watch::Sender::default(),
         });
         let mut accepting = JoinSet::new();
@@ -186,6 +211,13 @@ impl Proxy {
         let gate = Gate::closed();
         self.plan(when, Action::Hold(gate.clone()));
         gate
+    }
+
+    /// Has `watch` look at every step of every connection from now on, before it is taken. Where
+    /// it says `false`, the connection is cut there. It is asked for the steps of all connections
+    /// together, one after the other on each. Only the first one watches.
+    pub fn watch(&self, watch: impl Fn(usize, Step<'_>) -> bool + Send + Sync + 'static) {
+        let _ = self.shared.watcher.0.set(Box::new(watch));
     }
 
     /// Forgets all plans, and lets everything through again. What is held stays held.
@@ -235,7 +267,13 @@ impl Shared {
     /// Whether some plan has to see a whole answer before any of it is forwarded.
     fn watches_answers(&self) -> bool {
         let waits = |plan: &Plan| !matches!(plan.when.point, Point::Before(_));
-        self.plans().iter().any(waits)
+        self.watcher.0.get().is_some() || self.plans().iter().any(waits)
+    }
+
+    /// Whether a connection goes on, by whoever watches.
+    fn goes_on(&self, connection: usize, step: Step<'_>) -> bool {
+        let watch = self.watcher.0.get();
+        watch.is_none_or(|watch| watch(connection, step))
     }
 
     /// What happens now, where `times` says how often a plan's moment has come.
@@ -295,17 +333,17 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
             let mut watched = shared.valve.subscribe();
             let all_cut = watched.wait_for(|now| now.cuts > valve.cuts);
             tokio::select! {
-                () = connect(client, &shared) => {}
+                () = connect(client, valve.accepted, &shared) => {}
                 _ = all_cut => {}
             }
         });
     }
 }
 
-async fn connect(client: TcpStream, shared: &Shared) {
+async fn connect(client: TcpStream, number: usize, shared: &Shared) {
     // A server that is away is one that hangs up.
     if let Ok(server) = TcpStream::connect(&shared.upstream).await {
-        connection::run(client, server, shared).await;
+        connection::run(client, server, number, shared).await;
     }
 }
 
@@ -363,6 +401,7 @@ mod tests {
         let shared = Shared {
             upstream: String::new(),
             plans: Mutex::default(),
+            watcher: Watcher::default(),
             valve: watch::Sender::default(),
         };
         let plan = |when| {

@@ -3,13 +3,13 @@
 mod together;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::time::Duration;
 
 use semel_core::history::{self, Entry};
 use semel_core::store::{MAX_BATCH, Result, Which};
 use semel_core::transition::{self, Answer, Decision, Transition};
 use semel_core::{
-    Backoff, Clock, Completed, Event, Identity, Lease, OperationId, Record, State, Timestamp,
+    Backoff, Clock, Completed, Event, Identity, OperationId, Owner, Record, State, Timestamp,
     Unresolved,
 };
 
@@ -30,6 +30,8 @@ pub struct Twin<S> {
 pub enum Batch {
     /// See [`Maintain::sweep`](semel_core::Maintain::sweep).
     Sweep,
+    /// See [`Maintain::claim_abandoned`](semel_core::Maintain::claim_abandoned).
+    ClaimAbandoned(Box<str>, Owner, Duration),
     /// See [`Maintain::claim_due`](semel_core::Maintain::claim_due).
     ClaimDue(Which, Backoff),
     /// See [`Maintain::expire`](semel_core::Maintain::expire).
@@ -111,7 +113,10 @@ impl<S: Subject> Twin<S> {
             due.len().min(limit).min(MAX_BATCH),
             "{batch:?} with limit {limit} at {now:?} touched {chosen:?} of {due:#?}"
         );
-        if matches!(batch, Batch::Sweep | Batch::ClaimDue(..)) {
+        if matches!(
+            batch,
+            Batch::Sweep | Batch::ClaimAbandoned(..) | Batch::ClaimDue(..)
+        ) {
             let last = chosen.iter().map(|id| due[id].0).max();
             let left = due.iter().filter(|(id, _)| !chosen.contains(id));
             for (id, (at, _)) in left {
@@ -216,18 +221,13 @@ impl<S: Subject> Twin<S> {
                 }
                 return ids;
             }
+            Batch::ClaimAbandoned(operation, owner, lease) => {
+                let claimed = store.claim_abandoned(operation, owner.clone(), *lease, limit);
+                return together::claimed_of(&claimed.await.expect("claim_abandoned"), due);
+            }
             Batch::ClaimDue(which, backoff) => {
                 let claimed = store.claim_due(which.clone(), *backoff, limit).await;
-                let claimed = claimed.expect("claim_due");
-                let order: Vec<_> = claimed
-                    .iter()
-                    .map(|record| due.get(&record.id).expect("claimed, but not due").0)
-                    .collect();
-                assert!(order.is_sorted(), "not longest due first: {order:?}");
-                for record in &claimed {
-                    assert_eq!(Some(record), due[&record.id].1.as_ref(), "as claimed");
-                }
-                return claimed.into_iter().map(|record| record.id).collect();
+                return together::claimed_of(&claimed.expect("claim_due"), due);
             }
             Batch::Expire => store.expire(limit).await.expect("expire"),
             Batch::DropBodies => store.drop_bodies(limit).await.expect("drop_bodies"),
@@ -265,6 +265,7 @@ impl<S: Subject> Twin<S> {
             | Event::DeadLetter(fence, _) => fence.id,
             Event::Resolve(verdict) => verdict.fence.id,
             Event::Sweep
+            | Event::ClaimAbandoned(..)
             | Event::ClaimDue(_)
             | Event::Expire
             | Event::DropBody
@@ -308,6 +309,7 @@ impl Batch {
     fn event(&self) -> Event {
         match self {
             Self::Sweep => Event::Sweep,
+            Self::ClaimAbandoned(_, owner, lease) => Event::ClaimAbandoned(owner.clone(), *lease),
             Self::ClaimDue(_, backoff) => Event::ClaimDue(*backoff),
             Self::Expire => Event::Expire,
             Self::DropBodies => Event::DropBody,
@@ -317,18 +319,21 @@ impl Batch {
 
     /// Since when the record is due and what becomes of it, where it is due.
     fn outcome(&self, record: &Record, now: Timestamp) -> Option<(Timestamp, Option<Record>)> {
-        if let Self::ClaimDue(which, _) = self
-            && !which.admits(record.identity.operation())
-        {
+        let operation = record.identity.operation();
+        let asked_for = match self {
+            Self::ClaimDue(which, _) => which.admits(operation),
+            Self::ClaimAbandoned(wanted, ..) => **wanted == *operation,
+            Self::Sweep | Self::Expire | Self::DropBodies | Self::Purge => true,
+        };
+        if !asked_for {
             return None;
         }
         let after = transition::apply(Some(record.clone()), self.event(), now);
         let since = match &record.state {
             State::Completed(completed) if *self == Self::DropBodies => completed.body_expires_at?,
-            State::InProgress(Lease {
-                locked_until: at, ..
-            })
-            | State::Completed(Completed { expires_at: at, .. })
+            State::InProgress(lease) if *self == Self::Sweep => lease.sweep_at(),
+            State::InProgress(lease) => lease.locked_until,
+            State::Completed(Completed { expires_at: at, .. })
             | State::FailedRetryable { expires_at: at }
             | State::Unknown(Unresolved {
                 reconcile_after: at,
@@ -374,21 +379,13 @@ pub async fn perform<S: Subject>(store: &S, id: OperationId, event: Event) -> Re
         Event::Resolve(verdict) => Answer::Resolution(store.resolve(verdict).await?),
         Event::DeadLetter(fence, code) => Answer::Resolution(store.dead_letter(fence, code).await?),
         Event::Erase(by) => Answer::Applied(store.erase(id, by).await?),
-        Event::Sweep | Event::ClaimDue(_) | Event::Expire | Event::DropBody | Event::Purge => {
+        Event::Sweep
+        | Event::ClaimAbandoned(..)
+        | Event::ClaimDue(_)
+        | Event::Expire
+        | Event::DropBody
+        | Event::Purge => {
             panic!("a store does this to many records at once: see Twin::batch")
         }
     })
-}
-
-/// Names a twin's clock without borrowing it.
-impl<S> Twin<S> {
-    /// The clock of the store under test.
-    pub fn clock(&self) -> crate::ManualClock {
-        self.fixture.clock.clone()
-    }
-
-    /// The store under test.
-    pub fn store(&self) -> Arc<S> {
-        Arc::clone(&self.fixture.store)
-    }
 }

@@ -13,14 +13,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use semel_core::history::{Entry, What};
 use semel_core::inbox::{Handling, Message, Parked, Receipt};
+use semel_core::outbox::{Event, EventId, Waiting};
 use semel_core::store::{Epoch, MAX_BATCH, Page, Query, Result, Standing, Which};
 use semel_core::transition::{InProgress, Replay};
 use semel_core::{
     Backoff, By, Clock, Code, Completion, Decision, Fence, Held, Identity, Inbox, Inspect, Key,
-    Maintain, Memory, OperationId, Policy, Record, RecoveryPoint, Reserve, Resolution, Resolve,
-    Resource, Stale, State, Status, Store, Verdict,
+    Maintain, Memory, OperationId, Outbox, Owner, Policy, Record, RecoveryPoint, Reserve,
+    Resolution, Resolve, Resource, Stale, State, Status, Store, Verdict,
 };
 use semel_testkit::ManualClock;
+use semel_testkit::conformance::outbox::Publisher;
 use semel_testkit::conformance::{self, Fixture, Harness, Scale};
 
 /// The rule that is missing.
@@ -49,6 +51,15 @@ enum Missing {
     ParkedSchedule,
     NamedResource,
     OthersOperations,
+    AbandonedCommand,
+    AbandonedAttempt,
+    ResumeBeforeSweep,
+    HeldBack,
+    OneRelay,
+    SentIsGone,
+    DeadLetsGoOn,
+    OwnTries,
+    RevivedOnce,
 }
 
 /// Evidence as it was before it was erased.
@@ -195,7 +206,45 @@ impl Maintain for Broken {
             Missing::SweepLimit => MAX_BATCH,
             _ => limit,
         };
-        self.inner.sweep(limit).await
+        let mut swept = self.inner.sweep(limit).await?;
+        if self.missing == Missing::ResumeBeforeSweep {
+            // As a sweeper does that knows nothing of resuming.
+            for record in self.abandoned().await? {
+                let lost = self
+                    .inner
+                    .mark_unknown(record.fence(), Code::LEASE_EXPIRED, None);
+                lost.await?;
+                swept.push(record.fence());
+            }
+        }
+        Ok(swept)
+    }
+
+    async fn claim_abandoned(
+        &self,
+        operation: &str,
+        owner: Owner,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        let mut claimed = self
+            .inner
+            .claim_abandoned(operation, owner.clone(), lease, limit)
+            .await?;
+        match self.missing {
+            Missing::AbandonedCommand => {
+                for record in self.abandoned().await? {
+                    let operation = record.identity.operation();
+                    let more = self
+                        .inner
+                        .claim_abandoned(operation, owner.clone(), lease, limit);
+                    claimed.extend(more.await?);
+                }
+            }
+            Missing::AbandonedAttempt => claimed.iter_mut().for_each(|record| record.attempt -= 1),
+            _ => {}
+        }
+        Ok(claimed)
     }
 
     async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {
@@ -258,6 +307,20 @@ impl Maintain for Broken {
 }
 
 impl Broken {
+    /// What somebody fell silent over and may be resumed.
+    async fn abandoned(&self) -> Result<Vec<Record>> {
+        let mut abandoned = Vec::new();
+        for summary in self.inner.list(Query::default()).await?.operations {
+            if let Some(record) = self.inner.find(summary.fence.id).await?
+                && let State::InProgress(lease) = &record.state
+                && lease.resume_at().is_some_and(|at| at <= self.clock.now())
+            {
+                abandoned.push(record);
+            }
+        }
+        Ok(abandoned)
+    }
+
     /// Deletes an unknown older than its replay window, as a reaper by age does.
     async fn delete(&self, fence: Fence) -> Result<bool> {
         let Some(record) = self.inner.find(fence.id).await? else {
@@ -359,7 +422,70 @@ impl Inspect for Broken {
     }
 }
 
+impl Outbox for Broken {
+    semel_core::forward!([inner] dead_events backlog stand_down);
+
+    async fn claim_events(
+        &self,
+        relay: Owner,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Waiting>> {
+        let relay = match self.missing {
+            Missing::OneRelay => "anybody".into(),
+            _ => relay,
+        };
+        let mut claimed = self.inner.claim_events(relay, lease, limit).await?;
+        if self.missing == Missing::OwnTries {
+            // As a store does that counts by aggregate.
+            let tries = claimed.iter().map(|waiting| waiting.tries).max();
+            for waiting in &mut claimed {
+                waiting.tries = tries.unwrap_or_default();
+            }
+        }
+        Ok(claimed)
+    }
+
+    async fn mark_sent(&self, events: Vec<EventId>) -> Result<()> {
+        match self.missing {
+            Missing::SentIsGone => Ok(()),
+            _ => self.inner.mark_sent(events).await,
+        }
+    }
+
+    async fn hold_back(&self, event: EventId, reason: &str, backoff: Backoff) -> Result<()> {
+        match self.missing {
+            Missing::HeldBack => Ok(()),
+            _ => self.inner.hold_back(event, reason, backoff).await,
+        }
+    }
+
+    async fn set_aside(&self, event: EventId, reason: &str) -> Result<()> {
+        match self.missing {
+            Missing::DeadLetsGoOn => {
+                let forever = Backoff {
+                    every: Duration::MAX,
+                    max_every: Duration::MAX,
+                };
+                self.inner.hold_back(event, reason, forever).await
+            }
+            _ => self.inner.set_aside(event, reason).await,
+        }
+    }
+
+    async fn revive(&self, event: EventId) -> Result<bool> {
+        let revived = self.inner.revive(event).await?;
+        Ok(revived || self.missing == Missing::RevivedOnce)
+    }
+}
+
 struct Without(Missing);
+
+impl Publisher for Without {
+    async fn publish(&self, store: &Broken, event: Event) {
+        store.inner.publish(event);
+    }
+}
 
 impl Harness for Without {
     type Store = Broken;
@@ -462,9 +588,57 @@ async fn every_missing_rule_is_found_out_by_its_case() {
             Missing::OthersOperations,
             "claims::claim_due_leaves_out_what_others_ask_for",
         ),
+        (
+            Missing::AbandonedCommand,
+            "abandoned::a_completer_is_given_only_its_command",
+        ),
+        (
+            Missing::AbandonedAttempt,
+            "abandoned::an_owner_is_fenced_after_a_claim",
+        ),
+        (
+            Missing::ResumeBeforeSweep,
+            "abandoned::sweep_waits_for_whoever_resumes",
+        ),
     ];
     for (missing, case) in rules {
         let failures = conformance::failures(Without(missing)).await;
+        let failed: BTreeSet<_> = failures.iter().map(|failure| failure.case).collect();
+        assert!(
+            failed.contains(case),
+            "without {missing:?} only {failed:?} failed"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_rule_of_the_outbox_is_found_out_by_its_case() {
+    hush_the_cases();
+    let rules = [
+        (
+            Missing::HeldBack,
+            "outbox::a_refused_event_holds_back_its_aggregate",
+        ),
+        (
+            Missing::OneRelay,
+            "outbox::one_relay_has_the_outbox_until_its_lease_is_over",
+        ),
+        (
+            Missing::SentIsGone,
+            "outbox::an_event_is_handed_out_until_it_is_sent",
+        ),
+        (
+            Missing::DeadLetsGoOn,
+            "outbox::what_is_set_aside_lets_the_rest_go_on",
+        ),
+        (
+            Missing::OwnTries,
+            "outbox::a_refused_event_holds_back_its_aggregate",
+        ),
+        (Missing::RevivedOnce, "outbox::a_dead_event_is_revived_once"),
+    ];
+    for (missing, case) in rules {
+        let failures = conformance::outbox::failures(Without(missing)).await;
         let failed: BTreeSet<_> = failures.iter().map(|failure| failure.case).collect();
         assert!(
             failed.contains(case),
@@ -481,6 +655,9 @@ fn histories_find_what_is_missing() {
         Missing::ErasedEvidence,
         Missing::NamedResource,
         Missing::OthersOperations,
+        Missing::AbandonedCommand,
+        Missing::AbandonedAttempt,
+        Missing::ResumeBeforeSweep,
     ] {
         let found = std::panic::catch_unwind(|| {
             semel_testkit::histories::agree(&Without(missing), 512);

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use semel_core::Memory;
+use semel_core::outbox::Event;
 use semel_testkit::ManualClock;
+use semel_testkit::conformance::outbox::Publisher;
 use semel_testkit::conformance::{Fixture, Harness};
 
 struct InMemory;
@@ -17,12 +19,23 @@ impl Harness for InMemory {
     }
 }
 
+impl Publisher for InMemory {
+    async fn publish(&self, store: &Memory, event: Event) {
+        store.publish(event);
+    }
+}
+
 semel_testkit::conformance_suite!(InMemory);
+semel_testkit::outbox_suite!(InMemory);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_fails() {
     let failures = semel_testkit::conformance::failures(InMemory).await;
     assert_eq!(failures, []);
+    assert_eq!(
+        semel_testkit::conformance::outbox::failures(InMemory).await,
+        []
+    );
 }
 
 #[test]

@@ -94,27 +94,19 @@ pub fn heartbeat(
     lease: Duration,
     now: Timestamp,
 ) -> Transition<Held> {
-    held(
-        record,
-        fence,
-        |record,
-         Lease {
-             owner,
-             locked_until,
-         }| {
-            // Never earlier: a beat that was delayed must not shorten what a later one gave.
-            let locked_until = locked_until.max(now.saturating_add(lease));
-            let state = State::InProgress(Lease {
-                owner,
-                locked_until,
-            });
-            Some(Record {
-                state,
-                updated_at: now,
-                ..record
-            })
-        },
-    )
+    held(record, fence, |record, lease_before| {
+        // Never earlier: a beat that was delayed must not shorten what a later one gave.
+        let locked_until = lease_before.locked_until.max(now.saturating_add(lease));
+        let state = State::InProgress(Lease {
+            locked_until,
+            ..lease_before
+        });
+        Some(Record {
+            state,
+            updated_at: now,
+            ..record
+        })
+    })
 }
 
 /// `in_progress` → the same with a recovery point: a phase committed.

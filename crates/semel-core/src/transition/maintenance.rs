@@ -3,22 +3,55 @@
 //! `in_progress` and `unknown` records are never expired, purged or overwritten, however
 //! old they are: each may be the only memory of a charge.
 
-use super::holder::{finish, hand_back, lose};
-use super::{Completion, Fenced, Resolution, Resolve, Transition, Verdict};
-use crate::{Backoff, Code, Completed, Fence, Record, Response, State, Timestamp, Unresolved};
+use std::time::Duration;
 
-/// `in_progress`, lease over → `unknown`.
+use super::holder::{finish, hand_back, lose};
+use super::reserve::next_attempt;
+use super::{Completion, Fenced, Resolution, Resolve, Transition, Verdict};
+use crate::{
+    Backoff, Code, Completed, Fence, Lease, Owner, Record, Response, State, Timestamp, Unresolved,
+};
+
+/// `in_progress`, lease over → `unknown`. What can be resumed is left to whoever resumes it, for
+/// as long as it says.
 pub fn sweep(record: Option<Record>, now: Timestamp) -> Transition<bool> {
     when(
         record,
         |record| match &record.state {
-            State::InProgress(lease) => lease.locked_until <= now,
+            State::InProgress(lease) => lease.sweep_at() <= now,
             State::Completed(_)
             | State::FailedRetryable { .. }
             | State::Unknown(_)
             | State::Expired { .. } => false,
         },
         |record| Some(lose(record, Code::LEASE_EXPIRED, now).0),
+    )
+}
+
+/// `in_progress`, lease over, made to be resumed → the next attempt of a completer: the client may
+/// never come back.
+pub fn claim_abandoned(
+    record: Option<Record>,
+    owner: Owner,
+    lease: Duration,
+    now: Timestamp,
+) -> Transition<bool> {
+    let resume_at = |record: &Record| match &record.state {
+        State::InProgress(lease) => lease.resume_at(),
+        State::Completed(_)
+        | State::FailedRetryable { .. }
+        | State::Unknown(_)
+        | State::Expired { .. } => None,
+    };
+    when(
+        record,
+        |record| resume_at(record).is_some_and(|resume_at| resume_at <= now),
+        |record| {
+            let State::InProgress(Lease { resume_within, .. }) = record.state else {
+                return Some(record);
+            };
+            Some(next_attempt(record, owner, lease, resume_within, now))
+        },
     )
 }
 

@@ -1,8 +1,10 @@
 //! A client asks to execute.
 
+use std::time::Duration;
+
 use super::holder::lose;
 use super::{Decision, Expired, Grant, InProgress, Replay, Reserve, Transition, Unknown};
-use crate::{Code, Completed, Lease, OnExpired, Record, Stale, State, Timestamp, Unresolved};
+use crate::{Code, Completed, Lease, OnExpired, Owner, Record, State, Timestamp, Unresolved};
 
 /// Decides what a client's request may do, in the order in which it must be checked: the
 /// fingerprint before everything, or a misuser learns how far another request came.
@@ -48,6 +50,7 @@ fn begin(request: Reserve, now: Timestamp) -> Transition<Decision> {
         state: State::InProgress(Lease {
             owner: request.owner,
             locked_until,
+            resume_within: request.policy.resumes_within(),
         }),
         recovery: None,
         resource: None,
@@ -67,39 +70,50 @@ fn begin(request: Reserve, now: Timestamp) -> Transition<Decision> {
 
 /// The attempt before is proven not to have executed, or left a point to go on from.
 fn grant_again(record: Record, request: Reserve, now: Timestamp) -> Transition<Grant> {
-    let locked_until = now.saturating_add(request.policy.lease);
+    let Reserve { owner, policy, .. } = request;
+    let resume_within = policy.resumes_within();
     let record = Record {
-        attempt: record.attempt.saturating_add(1),
-        state: State::InProgress(Lease {
-            owner: request.owner,
-            locked_until,
-        }),
-        windows: request.policy.windows,
-        last_error: None,
-        updated_at: now,
-        ..record
+        windows: policy.windows,
+        ..next_attempt(record, owner, policy.lease, resume_within, now)
     };
     let grant = Grant {
         fence: record.fence(),
-        locked_until,
+        locked_until: now.saturating_add(policy.lease),
         recovery: record.recovery.clone(),
     };
     Transition::new(Some(record), grant)
 }
 
+/// The record in the hands of its next attempt.
+pub(super) fn next_attempt(
+    record: Record,
+    owner: Owner,
+    lease: Duration,
+    resume_within: Option<Duration>,
+    now: Timestamp,
+) -> Record {
+    Record {
+        attempt: record.attempt.saturating_add(1),
+        state: State::InProgress(Lease {
+            owner,
+            locked_until: now.saturating_add(lease),
+            resume_within,
+        }),
+        last_error: None,
+        updated_at: now,
+        ..record
+    }
+}
+
 /// The owner is silent. It may have executed, so nobody else does, unless the operation is
 /// made to be resumed.
 fn lease_over(record: Record, request: Reserve, now: Timestamp) -> Transition<Decision> {
-    match request.policy.stale {
-        Stale::Resume if request.policy.recovery_points => {
-            grant_again(record, request, now).map(Decision::Resume)
-        }
-        Stale::Resume | Stale::Unknown => {
-            let (record, unresolved) = lose(record, Code::LEASE_EXPIRED, now);
-            let unknown = unknown(&record, unresolved);
-            Transition::new(Some(record), Decision::Unknown(unknown))
-        }
+    if request.policy.resumes_within().is_some() {
+        return grant_again(record, request, now).map(Decision::Resume);
     }
+    let (record, unresolved) = lose(record, Code::LEASE_EXPIRED, now);
+    let unknown = unknown(&record, unresolved);
+    Transition::new(Some(record), Decision::Unknown(unknown))
 }
 
 /// The replay window is over.

@@ -93,9 +93,36 @@ fn without_the_guard_on_evicting_later_attempts() {
     broken.downstream_idempotent = true;
     finds(&broken, FORGOTTEN, 9);
 
-    broken.policy.stale = Stale::Resume;
-    broken.policy.recovery_points = true;
-    finds(&broken, FORGOTTEN, 7);
+    finds(&resuming(broken), FORGOTTEN, 7);
+}
+
+/// A completer that takes over without a new attempt cannot be told from the one it replaces.
+#[test]
+fn without_a_new_attempt_for_a_completer() {
+    let broken = resuming(without(Guard::ClaimIsAnAttempt));
+    finds(&broken, Invariant::OneGrant.name(), 3);
+}
+
+/// A completer takes over from an owner that is alive.
+#[test]
+fn without_the_lease_before_a_completer() {
+    let broken = resuming(without(Guard::ClaimAfterTheLease));
+    finds(&broken, Invariant::OneGrant.name(), 2);
+}
+
+/// A completer goes on with what has no points to go on from, and calls once more.
+#[test]
+fn without_the_guard_on_what_a_completer_takes() {
+    let broken = without(Guard::ClaimResumableOnly);
+    finds(&broken, Invariant::OneGrant.name(), 3);
+    finds(&broken, ONE_EFFECT, 7);
+}
+
+fn resuming(mut rules: Rules) -> Rules {
+    rules.downstream_idempotent = true;
+    rules.policy.stale = Stale::Resume;
+    rules.policy.recovery_points = true;
+    rules
 }
 
 fn without(guard: Guard) -> Rules {

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use semel_core::transition::Answer;
 use semel_core::{
     Backoff, Code, Completion, Event, Fingerprint, Fingerprints, Identity, Key, OnExpired, Policy,
-    RecoveryPoint, Reserve, Resolve, Response, Stale, Timestamp, Verdict, Windows,
+    Record, RecoveryPoint, Reserve, Resolve, Response, Stale, Timestamp, Verdict, Windows,
 };
 use stateright::{Model, Property};
 
@@ -59,6 +59,7 @@ impl Rules {
                 },
                 stale: Stale::Unknown,
                 recovery_points: false,
+                resume_within: TICK,
                 on_expired: OnExpired::Reject,
             },
             downstream_idempotent: false,
@@ -123,6 +124,9 @@ impl Rules {
         let told = store::apply(self.without, before.cloned(), event.clone(), world.now());
         let grant = match &told.answer {
             Answer::Decision(decision) => store::granted(decision),
+            Answer::Applied(true) if matches!(event, Event::ClaimAbandoned(..)) => {
+                told.record.as_ref().map(Record::fence)
+            }
             Answer::Held(_) | Answer::Resolution(_) | Answer::Applied(_) => None,
         };
         if grant.is_some() && world.attempts.len() == self.max_grants {
@@ -173,6 +177,7 @@ impl Model for Rules {
             steps.extend([
                 Step::Request(Payload::Other),
                 Step::Sweep,
+                Step::ClaimAbandoned,
                 Step::Expire,
                 Step::DropBody,
                 Step::Purge,
@@ -199,6 +204,7 @@ impl Model for Rules {
             Step::Request(payload) => self.request(world, payload),
             Step::Deliver(n, message) => event(world, &world.attempts[n], message),
             Step::Sweep => Event::Sweep,
+            Step::ClaimAbandoned => Event::ClaimAbandoned("completer".into(), TICK),
             Step::ClaimDue => Event::ClaimDue(Backoff {
                 every: TICK,
                 max_every: TICK,
@@ -234,6 +240,7 @@ impl Rules {
             Step::Request(_)
             | Step::Deliver(..)
             | Step::Sweep
+            | Step::ClaimAbandoned
             | Step::ClaimDue
             | Step::Expire
             | Step::DropBody

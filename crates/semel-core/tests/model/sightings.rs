@@ -18,6 +18,7 @@ pub(crate) enum Sight {
     MisuseRefused,
     LaterAttemptExecuted,
     Resumed,
+    AbandonedClaimed,
     BegunAnew,
     LateCompletion,
     CompletionRepeated,
@@ -34,7 +35,7 @@ pub(crate) enum Sight {
 pub(crate) struct Sightings([AtomicU64; Sight::ALL.len()]);
 
 impl Sight {
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Replay,
         Self::InFlightAnswer,
         Self::UnknownAnswer,
@@ -42,6 +43,7 @@ impl Sight {
         Self::MisuseRefused,
         Self::LaterAttemptExecuted,
         Self::Resumed,
+        Self::AbandonedClaimed,
         Self::BegunAnew,
         Self::LateCompletion,
         Self::CompletionRepeated,
@@ -78,6 +80,9 @@ impl Sightings {
             Answer::Resolution(resolution) => of_verdict(*resolution, world, before, after),
             Answer::Applied(true) if *event == Event::DropBody => Some(Sight::BodyDropped),
             Answer::Applied(true) if *event == Event::Purge => Some(Sight::TombstonePurged),
+            Answer::Applied(true) if matches!(event, Event::ClaimAbandoned(..)) => {
+                Some(Sight::AbandonedClaimed)
+            }
             Answer::Applied(_) => None,
         };
         if let Some(sight) = sight {

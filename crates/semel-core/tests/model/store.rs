@@ -1,6 +1,8 @@
 //! The store of the model: the product's own function, and that function with one guard
 //! taken out.
 
+use std::time::Duration;
+
 use semel_core::transition::{self, Answer, Transition};
 use semel_core::{Decision, Event, Fence, Record, Reserve, State, Status, Timestamp, Unresolved};
 
@@ -25,6 +27,12 @@ pub(crate) enum Guard {
     Immutable,
     /// Only the first attempt may make a record go away.
     EvictFirstAttemptOnly,
+    /// What a completer claims is a new attempt.
+    ClaimIsAnAttempt,
+    /// A completer claims only where the lease is over.
+    ClaimAfterTheLease,
+    /// A completer claims only what is made to be resumed.
+    ClaimResumableOnly,
 }
 
 /// Applies one event, as the product does, or as it would without one guard.
@@ -103,8 +111,38 @@ fn weakened(
                 };
             }
         }
+        Guard::ClaimIsAnAttempt | Guard::ClaimAfterTheLease | Guard::ClaimResumableOnly => {
+            if matches!(event, Event::ClaimAbandoned(..)) {
+                return weakened_claim(guard, record, event, now);
+            }
+        }
     }
     transition::apply(Some(record), event, now)
+}
+
+/// A claim as it would be without one of its guards.
+fn weakened_claim(
+    guard: Guard,
+    mut record: Record,
+    event: Event,
+    now: Timestamp,
+) -> Transition<Answer> {
+    let attempt = record.attempt;
+    if let State::InProgress(lease) = &mut record.state {
+        if guard == Guard::ClaimAfterTheLease {
+            lease.locked_until = lease.locked_until.min(now);
+        }
+        if guard == Guard::ClaimResumableOnly {
+            lease.resume_within = Some(Duration::ZERO);
+        }
+    }
+    let mut told = transition::apply(Some(record), event, now);
+    if guard == Guard::ClaimIsAnAttempt
+        && let Some(record) = &mut told.record
+    {
+        record.attempt = attempt;
+    }
+    told
 }
 
 /// The fence that a holder's write names.
@@ -118,6 +156,7 @@ fn holder_fence(event: &mut Event) -> Option<&mut Fence> {
         | Event::Advance(fence, _) => Some(fence),
         Event::Reserve(_)
         | Event::Sweep
+        | Event::ClaimAbandoned(..)
         | Event::ClaimDue(_)
         | Event::Resolve(_)
         | Event::DeadLetter(..)

@@ -141,6 +141,9 @@ pub(crate) fn judge(
             broken.insert_unless(same || refused, Invariant::MisuseFirst);
         }
     }
+    if let (Event::ClaimAbandoned(..), Answer::Applied(true)) = (event, answer) {
+        broken.insert_unless(claim_is_due(rules, world, after), Invariant::OneGrant);
+    }
     if fence_of(event).is_some_and(|fence| world.superseded(fence)) {
         broken.insert_unless(unchanged && is_fenced(answer), Invariant::Fence);
     }
@@ -208,14 +211,31 @@ fn grant_is_due(rules: &Rules, world: &World, decision: &Decision) -> bool {
         .attempts
         .iter()
         .any(|a| a.fence == before.fence() && a.proven_not_executed());
-    let resumable =
-        matches!(&before.state, State::InProgress(lease) if lease.locked_until <= world.now());
+    let goes_on = grant.recovery == before.recovery;
     grant.fence.attempt == before.attempt + 1
+        && goes_on
         && if resumed {
-            rules.resumes() && resumable
+            rules.resumes() && lease_is_over(before, world.now())
         } else {
             proven
         }
+}
+
+/// Invariant 1, for a completer: it has the next attempt of what can be resumed, where the one
+/// before stopped.
+fn claim_is_due(rules: &Rules, world: &World, after: Option<&Record>) -> bool {
+    let (Some(before), Some(after)) = (world.record.0.as_deref(), after) else {
+        return false;
+    };
+    let granted = world.attempts.iter().any(|a| a.fence == after.fence());
+    let goes_on = after.id == before.id
+        && after.attempt == before.attempt + 1
+        && after.recovery == before.recovery;
+    !granted && goes_on && rules.resumes() && lease_is_over(before, world.now())
+}
+
+fn lease_is_over(record: &Record, now: Timestamp) -> bool {
+    matches!(&record.state, State::InProgress(lease) if lease.locked_until <= now)
 }
 
 fn window_is_over(record: &Record, now: Timestamp) -> bool {
@@ -322,6 +342,7 @@ fn fence_of(event: &Event) -> Option<Fence> {
         Event::Resolve(resolve) => Some(resolve.fence),
         Event::Reserve(_)
         | Event::Sweep
+        | Event::ClaimAbandoned(..)
         | Event::ClaimDue(_)
         | Event::Expire
         | Event::DropBody

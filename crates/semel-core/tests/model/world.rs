@@ -85,6 +85,7 @@ pub(crate) enum Step {
     Investigate(usize),
     Deliver(usize, Message),
     Sweep,
+    ClaimAbandoned,
     ClaimDue,
     Expire,
     DropBody,
@@ -159,7 +160,8 @@ impl Hash for Stored {
     /// Two records are one state of the search where no step can tell them apart. So the
     /// words for people (owner, error code, who resolved) and the instants that nothing is
     /// decided by (created, updated, completed, dead-lettered since) are left out. The
-    /// identity, the windows and the resource are the same everywhere. (The removed prune
+    /// identity, the windows, how long a resume is waited for, and the resource are the same
+    /// everywhere. (The removed prune
     /// guard does judge by age, but there a violation is looked for, not its absence.)
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let Some(record) = &self.0 else {

@@ -6,11 +6,70 @@
     reason = "test code says what is wrong by panicking"
 )]
 
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use bytes::Bytes;
+use rusqlite::Connection;
 use semel_core::transition::{Completion, Decision};
 use semel_core::{
     Fence, Fingerprint, Identity, Key, OperationId, Policy, Reserve, Response, Store,
 };
+use semel_sqlite::{Options, Sqlite};
+use semel_testkit::ManualClock;
+use tempfile::TempDir;
+
+/// A store in the application's own file, which has a table `rows`.
+pub struct File {
+    pub store: Sqlite,
+    pub clock: ManualClock,
+    pub path: PathBuf,
+    _directory: TempDir,
+}
+
+impl File {
+    pub async fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("semel.db");
+        let clock = ManualClock::default();
+        let options = Options::new(&path).clock(Arc::new(clock.clone()));
+        let store = options.open().await.unwrap();
+        let file = Self {
+            store,
+            clock,
+            path,
+            _directory: directory,
+        };
+        file.open()
+            .execute_batch("CREATE TABLE rows (name TEXT)")
+            .unwrap();
+        file
+    }
+
+    /// A connection of the application's own.
+    pub fn open(&self) -> Connection {
+        Connection::open(&self.path).unwrap()
+    }
+
+    /// What is committed in `rows`.
+    pub fn rows(&self) -> Vec<String> {
+        self.texts("SELECT name FROM rows ORDER BY rowid")
+    }
+
+    /// What is committed, one text a row.
+    pub fn texts(&self, sql: &str) -> Vec<String> {
+        let connection = self.open();
+        let mut select = connection.prepare(sql).unwrap();
+        let texts = select.query_map([], |row| row.get(0)).unwrap();
+        texts.map(Result::unwrap).collect()
+    }
+}
+
+/// Adds to `rows`.
+pub fn insert(connection: &Connection, name: &str) -> rusqlite::Result<()> {
+    let inserted = connection.execute("INSERT INTO rows VALUES (?1)", [name]);
+    inserted.map(|_| ())
+}
 
 /// A first request under `key`.
 pub fn request(key: &str) -> Reserve {

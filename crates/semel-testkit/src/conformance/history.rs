@@ -8,6 +8,7 @@ use semel_core::{
     Windows,
 };
 
+use super::abandoned::resumable;
 use super::fixture::{
     LEASE, TICK, WINDOWS, again, completion, fenced_by, kept_for, not_executed, point, policy,
     refused_by, request, together, verdict, with_policy,
@@ -166,6 +167,20 @@ pub async fn a_resumed_attempt_is_told<S: Subject>(f: Fixture<S>) {
     assert_eq!(told(&f, first.id).await, expected);
     f.clock.advance(TICK);
     f.complete(second.fence, completion("paid")).await;
+    assert_eq!(told(&f, first.id).await, expected, "it ended in time");
+}
+
+/// An attempt of a completer is told as its own, and not as a loss.
+pub async fn a_completer_is_told<S: Subject>(f: Fixture<S>) {
+    let first = with_policy(&request("k"), resumable());
+    let grant = f.execute(first.clone()).await;
+    f.advance(grant.fence, point("charged", b"ch_1")).await;
+    f.clock.advance(LEASE);
+    let claimed = f.claim_abandoned(10).await;
+    let expected = [line(f.now(), 2, What::Resumed, "completer", None)];
+    assert_eq!(told(&f, first.id).await, expected);
+    f.clock.advance(TICK);
+    f.complete(claimed[0].fence(), completion("paid")).await;
     assert_eq!(told(&f, first.id).await, expected, "it ended in time");
 }
 

@@ -10,6 +10,9 @@ macro_rules! __conformance_cases {
             table {
                 every_verb_on_in_progress,
                 every_verb_on_in_progress_with_the_lease_over,
+                every_verb_on_resumable,
+                every_verb_on_resumable_with_the_lease_over,
+                every_verb_on_resumable_past_its_time,
                 every_verb_on_completed,
                 every_verb_on_completed_with_the_window_over,
                 every_verb_on_completed_with_the_body_over,
@@ -93,6 +96,23 @@ macro_rules! __conformance_cases {
                 claim_due_gives_each_operation_to_one_claimer,
                 sweep_names_each_lapsed_lease_once,
             }
+            abandoned {
+                only_what_can_be_resumed_is_claimed,
+                a_lease_is_over_at_its_instant_for_a_completer,
+                the_longest_silent_is_claimed_first,
+                a_completer_is_given_only_its_command,
+                a_claim_goes_on_at_the_recovery_point,
+                a_claim_may_find_no_recovery_point,
+                an_owner_is_fenced_after_a_claim,
+                a_client_finds_a_completer_at_work,
+                a_claim_can_be_abandoned_too,
+                sweep_waits_for_whoever_resumes,
+                what_waits_does_not_hold_up_a_sweep,
+                a_new_attempt_says_whether_it_can_be_resumed,
+                what_may_be_resumed_for_ever_is_never_swept,
+                each_abandoned_operation_goes_to_one_completer,
+                completers_against_clients_against_the_owner,
+            }
             instants {
                 a_lease_is_over_at_its_instant_for_reserve,
                 a_lease_is_over_at_its_instant_for_resume,
@@ -168,6 +188,7 @@ macro_rules! __conformance_cases {
                 a_loss_is_told_by_whoever_noticed,
                 a_release_and_the_next_attempt_are_told,
                 a_resumed_attempt_is_told,
+                a_completer_is_told,
                 a_late_completion_is_told,
                 an_attempt_in_time_after_a_loss_is_not_late,
                 verdicts_are_told_with_reason_and_evidence,
@@ -222,6 +243,7 @@ macro_rules! __conformance_cases {
             }
             out_of_band {
                 sweep_loses_only_what_lapsed,
+                claim_abandoned_takes_only_what_can_be_resumed,
                 claim_due_takes_only_what_is_due,
                 resolve_decides_only_what_is_unknown,
                 dead_letter_sets_aside_only_what_is_unknown,

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use semel_core::store::MAX_BATCH;
 use semel_core::{
-    Code, Held, OperationId, Record, Resolution, Resolve, State, Status, Verdict, Windows,
+    Code, Held, OperationId, Policy, Record, Resolution, Resolve, State, Status, Verdict, Windows,
 };
 
+use super::abandoned::resumable;
 use super::fixture::{
-    BACKOFF, LEASE, TICK, WINDOWS, again, completion, kept_for, not_executed, refused_by, request,
-    together, unresolved, verdict, with_policy,
+    BACKOFF, LEASE, TICK, WINDOWS, again, completion, kept_for, not_executed, point, refused_by,
+    request, together, unresolved, verdict, with_policy,
 };
 use super::{Fixture, Subject};
 
@@ -40,6 +41,15 @@ async fn every_state<S: Subject>(f: &Fixture<S>) -> BTreeMap<&'static str, Opera
         f.completed(short("body over"), "b").await.fence.id,
     );
     ids.insert("lapsed", f.execute(request("lapsed")).await.fence.id);
+    for (name, resume_within) in [("abandoned", LEASE), ("given up", Duration::ZERO)] {
+        let policy = Policy {
+            resume_within,
+            ..resumable()
+        };
+        let grant = f.execute(with_policy(&request(name), policy)).await;
+        f.advance(grant.fence, point("charged", b"ch_1")).await;
+        ids.insert(name, grant.fence.id);
+    }
     f.clock.advance(LEASE);
     let dead = f.lost(request("dead")).await;
     f.dead_letter(dead.fence, "person".into()).await;
@@ -50,6 +60,8 @@ async fn every_state<S: Subject>(f: &Fixture<S>) -> BTreeMap<&'static str, Opera
     f.resolve(verdict(waiting.fence, still)).await;
     ids.insert("waiting", waiting.fence.id);
     ids.insert("due", f.lost(request("due")).await.fence.id);
+    let resumed_later = with_policy(&request("resumable"), resumable());
+    ids.insert("resumable", f.execute(resumed_later).await.fence.id);
     ids.insert("running", f.execute(request("running")).await.fence.id);
     ids.insert("open", f.completed(short("open"), "paid").await.fence.id);
     ids
@@ -72,16 +84,34 @@ fn changed(before: &World, after: &World) -> Vec<&'static str> {
     before.keys().filter(differs).copied().collect()
 }
 
-/// `sweep`: `in_progress`, lease over → `unknown`.
+/// `sweep`: `in_progress`, lease over, and nobody may resume it or nobody did → `unknown`.
 pub async fn sweep_loses_only_what_lapsed<S: Subject>(f: Fixture<S>) {
     let ids = every_state(&f).await;
     let before = world(&f, &ids).await;
-    assert_eq!(f.sweep(MAX_BATCH).await.len(), 1);
+    assert_eq!(f.sweep(MAX_BATCH).await.len(), 2);
     let after = world(&f, &ids).await;
-    assert_eq!(changed(&before, &after), ["lapsed"]);
-    let (record, _) = &after["lapsed"];
-    assert_eq!(unresolved(record).reconcile_after, f.now());
-    assert_eq!(record.last_error, Some(Code::LEASE_EXPIRED));
+    assert_eq!(changed(&before, &after), ["given up", "lapsed"]);
+    for name in ["given up", "lapsed"] {
+        let (record, _) = &after[name];
+        assert_eq!(unresolved(record).reconcile_after, f.now(), "{name}");
+        assert_eq!(record.last_error, Some(Code::LEASE_EXPIRED), "{name}");
+    }
+}
+
+/// `claim_abandoned`: `in_progress`, lease over, made to be resumed → the next attempt of a
+/// completer.
+pub async fn claim_abandoned_takes_only_what_can_be_resumed<S: Subject>(f: Fixture<S>) {
+    let ids = every_state(&f).await;
+    let before = world(&f, &ids).await;
+    assert_eq!(f.claim_abandoned(MAX_BATCH).await.len(), 2);
+    let after = world(&f, &ids).await;
+    assert_eq!(changed(&before, &after), ["abandoned", "given up"]);
+    for name in ["abandoned", "given up"] {
+        let (record, told) = &after[name];
+        assert_eq!(record.attempt, 2, "{name}");
+        assert_eq!(record.state.status(), Status::InProgress, "{name}");
+        assert_eq!(*told, before[name].1 + 1, "{name}");
+    }
 }
 
 /// `claim_due`: `unknown`, due, not dead-lettered → the same, with the next try scheduled.

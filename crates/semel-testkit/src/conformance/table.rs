@@ -12,9 +12,10 @@ use semel_core::{
     Timestamp, Verdict, Windows,
 };
 
+use super::abandoned::{RESUME_WITHIN, resumable};
 use super::fixture::{
-    BACKOFF, LEASE, TICK, WINDOWS, again, by, completion, fingerprint, misused, not_executed,
-    point, policy, request, verdict, with_policy,
+    BACKOFF, LEASE, TICK, WINDOWS, again, by, completion, fingerprint, kept_for, misused,
+    not_executed, point, policy, request, verdict, with_policy,
 };
 use super::{Fixture, Subject};
 use crate::twin::{Batch, Twin};
@@ -27,52 +28,58 @@ enum Way {
 }
 
 macro_rules! states {
-    ($($(#[$doc:meta])* $name:ident, $windows:expr, [$($way:expr),* $(,)?];)*) => {
+    ($($(#[$doc:meta])* $name:ident, $policy:expr, [$($way:expr),* $(,)?];)*) => {
         $($(#[$doc])*
         pub async fn $name<S: Subject>(fixture: Fixture<S>) {
             use Way::{Do, Pass, Run};
             #[allow(unused, reason = "a state may need no further way")]
             let _ = (Do, Pass, Run);
-            every_verb(fixture, $windows, &[$($way),*]).await;
+            every_verb(fixture, &$policy, &[$($way),*]).await;
         })*
     };
 }
 
 states! {
     /// A fresh lease.
-    every_verb_on_in_progress, WINDOWS, [];
+    every_verb_on_in_progress, policy(), [];
     /// A lease that is over, and nobody noticed.
-    every_verb_on_in_progress_with_the_lease_over, WINDOWS, [Pass(LEASE)];
+    every_verb_on_in_progress_with_the_lease_over, policy(), [Pass(LEASE)];
+    /// A fresh lease on what can be resumed.
+    every_verb_on_resumable, resumable(), [];
+    /// What can be resumed, and waits for somebody to do so.
+    every_verb_on_resumable_with_the_lease_over, resumable(), [Pass(LEASE)];
+    /// What can be resumed, and waited long enough.
+    every_verb_on_resumable_past_its_time, resumable(), [Pass(LEASE), Pass(RESUME_WITHIN)];
     /// A response that can be replayed.
-    every_verb_on_completed, WINDOWS, [Do(complete)];
+    every_verb_on_completed, policy(), [Do(complete)];
     /// A response whose window is over, and nobody noticed.
-    every_verb_on_completed_with_the_window_over, WINDOWS, [Do(complete), Pass(WINDOWS.replay)];
+    every_verb_on_completed_with_the_window_over, policy(), [Do(complete), Pass(WINDOWS.replay)];
     /// A response whose body is due to go.
-    every_verb_on_completed_with_the_body_over, SHORT_BODY, [Do(complete), Pass(HOUR)];
+    every_verb_on_completed_with_the_body_over, kept_for(SHORT_BODY), [Do(complete), Pass(HOUR)];
     /// A response whose body went.
-    every_verb_on_completed_without_body, SHORT_BODY,
+    every_verb_on_completed_without_body, kept_for(SHORT_BODY),
         [Do(complete), Pass(HOUR), Run(Batch::DropBodies)];
     /// Proven not to have executed.
-    every_verb_on_failed_retryable, WINDOWS, [Do(release)];
+    every_verb_on_failed_retryable, policy(), [Do(release)];
     /// Proven not to have executed, long ago.
-    every_verb_on_failed_retryable_with_the_window_over, WINDOWS,
+    every_verb_on_failed_retryable_with_the_window_over, policy(),
         [Do(release), Pass(WINDOWS.replay)];
     /// May have executed; reconciliation is due.
-    every_verb_on_unknown_due, WINDOWS, [Do(mark_unknown)];
+    every_verb_on_unknown_due, policy(), [Do(mark_unknown)];
     /// May have executed; somebody is looking.
-    every_verb_on_unknown_not_due, WINDOWS,
+    every_verb_on_unknown_not_due, policy(),
         [Do(mark_unknown), Run(Batch::ClaimDue(Which::All, BACKOFF)), Pass(TICK)];
     /// May have executed; a person is looking.
-    every_verb_on_unknown_dead_lettered, WINDOWS, [Do(mark_unknown), Do(dead_letter), Pass(TICK)];
+    every_verb_on_unknown_dead_lettered, policy(), [Do(mark_unknown), Do(dead_letter), Pass(TICK)];
     /// A tombstone.
-    every_verb_on_expired, WINDOWS, [Do(complete), Pass(WINDOWS.replay), Run(Batch::Expire)];
+    every_verb_on_expired, policy(), [Do(complete), Pass(WINDOWS.replay), Run(Batch::Expire)];
     /// A tombstone whose own time is over.
-    every_verb_on_expired_past_its_purge, WINDOWS,
+    every_verb_on_expired_past_its_purge, policy(),
         [Do(complete), Pass(WINDOWS.replay), Run(Batch::Expire), Pass(TOMBSTONE)];
     /// A record that was there and went.
-    every_verb_on_evicted, WINDOWS, [Do(evict)];
+    every_verb_on_evicted, policy(), [Do(evict)];
     /// A record that expired and left nothing.
-    every_verb_on_deleted, NO_TOMBSTONE, [Do(complete), Pass(WINDOWS.replay), Run(Batch::Expire)];
+    every_verb_on_deleted, kept_for(NO_TOMBSTONE), [Do(complete), Pass(WINDOWS.replay), Run(Batch::Expire)];
 }
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -173,10 +180,10 @@ fn questions(first: &Reserve) -> Vec<Reserve> {
     all
 }
 
-async fn every_verb<S: Subject>(fixture: Fixture<S>, windows: Windows, ways: &[Way]) {
+async fn every_verb<S: Subject>(fixture: Fixture<S>, policy: &Policy, ways: &[Way]) {
     let mut twin = Twin::new(fixture);
     let asked = questions(&request("count")).len();
-    let requests = requests(windows, "verb", asked + 4 * SAYINGS.len());
+    let requests = requests(policy, "verb", asked + 4 * SAYINGS.len());
     bring(&mut twin, &requests, ways).await;
 
     let steps = requests.iter().enumerate().map(|(place, first)| {
@@ -213,26 +220,24 @@ async fn every_verb<S: Subject>(fixture: Fixture<S>, windows: Windows, ways: &[W
 
     let batches = [
         Batch::Sweep,
+        Batch::ClaimAbandoned("create_payment".into(), "completer-1".into(), LEASE),
         Batch::ClaimDue(Which::All, BACKOFF),
         Batch::Expire,
         Batch::DropBodies,
         Batch::Purge,
     ];
     for (place, batch) in batches.iter().enumerate() {
-        let fresh = self::requests(windows, &format!("batch-{place}"), 1);
+        let fresh = self::requests(policy, &format!("batch-{place}"), 1);
         bring(&mut twin, &fresh, ways).await;
         twin.batch(batch, MAX_BATCH).await;
         twin.verify_all().await;
     }
 }
 
-fn requests(windows: Windows, name: &str, count: usize) -> Vec<Reserve> {
+fn requests(policy: &Policy, name: &str, count: usize) -> Vec<Reserve> {
     (0..count)
         .map(|place| Reserve {
-            policy: Policy {
-                windows,
-                ..policy()
-            },
+            policy: policy.clone(),
             fingerprints: fingerprint(1).into(),
             ..request(&format!("{name}-{place}"))
         })

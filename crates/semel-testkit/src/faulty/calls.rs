@@ -1,14 +1,15 @@
 //! Every call of a store, with the fault that is planned for it.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::history::Entry;
 use semel_core::inbox::{Handling, Message, Parked, Receipt};
-use semel_core::store::{Epoch, Hearing, Page, Query, Result, Standing, Which};
+use semel_core::outbox::{Backlog, DeadEvent, EventId, Waiting};
+use semel_core::store::{Page, Query, Result, Standing, Which};
 use semel_core::{
-    Backoff, By, Clock, Code, Completion, Decision, Fence, Held, Identity, Inbox, Inspect,
-    Maintain, OperationId, Record, RecoveryPoint, Reserve, Resolution, Resolve, Resource, Store,
+    Backoff, By, Code, Completion, Decision, Fence, Held, Identity, Inbox, Inspect, Maintain,
+    OperationId, Outbox, Owner, Record, RecoveryPoint, Reserve, Resolution, Resolve, Resource,
+    Store,
 };
 
 use super::{Faulty, Verb};
@@ -22,17 +23,8 @@ macro_rules! faulty_calls {
 }
 
 impl<S: Store> Store for Faulty<S> {
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.inner.clock()
-    }
-
-    fn epoch(&self) -> Option<Epoch> {
-        self.inner.epoch()
-    }
-
-    async fn watch(&self, fence: Fence) -> Option<Hearing> {
-        self.inner.watch(fence).await
-    }
+    // No glance: every request is to meet its fault.
+    semel_core::forward!([inner] clock epoch watch prepare prepare_point);
 
     faulty_calls! {
         Reserve: reserve(request: Reserve) -> Decision;
@@ -56,6 +48,21 @@ impl<S: Maintain> Maintain for Faulty<S> {
         Erase: erase(id: OperationId, by: By) -> bool;
         ClaimDue: claim_due(which: Which, backoff: Backoff, limit: usize) -> Vec<Record>;
     }
+
+    async fn claim_abandoned(
+        &self,
+        operation: &str,
+        owner: Owner,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        let operation = operation.to_owned();
+        self.call(Verb::ClaimAbandoned, |inner| async move {
+            let claimed = inner.claim_abandoned(&operation, owner, lease, limit);
+            claimed.await
+        })
+        .await
+    }
 }
 
 impl<S: Inspect> Inspect for Faulty<S> {
@@ -65,6 +72,8 @@ impl<S: Inspect> Inspect for Faulty<S> {
         History: history(id: OperationId) -> Vec<Entry>;
         Standing: standing() -> Vec<Standing>;
     }
+
+    semel_core::forward!([inner] reveal);
 
     async fn find_identity(&self, identity: &Identity) -> Result<Option<Record>> {
         let identity = identity.clone();
@@ -94,6 +103,33 @@ impl<S: Inbox> Inbox for Faulty<S> {
         let (source, id) = (source.to_owned(), id.to_owned());
         self.call(Verb::Settle, |inner| async move {
             inner.settle(&source, &id).await
+        })
+        .await
+    }
+}
+
+impl<S: Outbox> Outbox for Faulty<S> {
+    faulty_calls! {
+        ClaimEvents: claim_events(relay: Owner, lease: Duration, limit: usize) -> Vec<Waiting>;
+        MarkSent: mark_sent(events: Vec<EventId>) -> ();
+        DeadEvents: dead_events(limit: usize) -> Vec<DeadEvent>;
+        Revive: revive(event: EventId) -> bool;
+        Backlog: backlog() -> Backlog;
+        StandDown: stand_down(relay: Owner) -> ();
+    }
+
+    async fn hold_back(&self, event: EventId, reason: &str, backoff: Backoff) -> Result<()> {
+        let reason = reason.to_owned();
+        self.call(Verb::HoldBack, |inner| async move {
+            inner.hold_back(event, &reason, backoff).await
+        })
+        .await
+    }
+
+    async fn set_aside(&self, event: EventId, reason: &str) -> Result<()> {
+        let reason = reason.to_owned();
+        self.call(Verb::SetAside, |inner| async move {
+            inner.set_aside(event, &reason).await
         })
         .await
     }

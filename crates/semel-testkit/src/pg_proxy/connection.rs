@@ -8,10 +8,10 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::wire::{Asked, Batch, CANCEL_REQUEST, GSS_REQUEST, Message, SSL_REQUEST};
-use super::{Point, Shared};
+use super::{Point, Shared, Step};
 
 /// Forwards until one side ends or a plan cuts. Dropping the streams cuts both sides.
-pub(super) async fn run(client: TcpStream, server: TcpStream, shared: &Shared) {
+pub(super) async fn run(client: TcpStream, server: TcpStream, number: usize, shared: &Shared) {
     for stream in [&client, &server] {
         // Small messages back and forth: waiting to fill a packet would slow every test.
         let _ = stream.set_nodelay(true);
@@ -26,8 +26,8 @@ pub(super) async fn run(client: TcpStream, server: TcpStream, shared: &Shared) {
     }
     let asked = Mutex::default();
     tokio::select! {
-        _ = forward(from_client, to_server, &asked, shared) => {}
-        _ = answer(BufReader::new(from_server), to_client, &asked, shared) => {}
+        _ = forward(from_client, to_server, number, &asked, shared) => {}
+        _ = answer(BufReader::new(from_server), to_client, number, &asked, shared) => {}
     }
 }
 
@@ -53,6 +53,7 @@ async fn begin(
 async fn forward(
     mut from: BufReader<OwnedReadHalf>,
     mut to: OwnedWriteHalf,
+    number: usize,
     asked: &Mutex<Asked>,
     shared: &Shared,
 ) -> io::Result<()> {
@@ -60,6 +61,9 @@ async fn forward(
         // Before it is forwarded, so that an answer never comes to an unknown question.
         let executes = lock(asked).note(&message);
         if let Some(sql) = executes {
+            if !shared.goes_on(number, Step::Before(&sql)) {
+                return Ok(());
+            }
             let fired = shared.fire(|point| match point {
                 Point::Before(text) => usize::from(sql.contains(text)),
                 Point::Answered(_) | Point::Completed(_) => 0,
@@ -81,6 +85,7 @@ async fn forward(
 async fn answer(
     mut from: BufReader<OwnedReadHalf>,
     mut to: OwnedWriteHalf,
+    number: usize,
     asked: &Mutex<Asked>,
     shared: &Shared,
 ) -> io::Result<()> {
@@ -90,6 +95,13 @@ async fn answer(
         if message.kind == b'Z' {
             let batch = lock(asked).ready();
             let ended = std::mem::take(&mut answer);
+            if let Some(batch) = &batch
+                && !batch.executed.is_empty()
+                && !ended.failed
+                && !shared.goes_on(number, Step::Answered(&batch.executed))
+            {
+                return Ok(());
+            }
             if let Some(batch) = batch
                 && let Some(action) = ended.fires(&batch, shared)
                 && !action.perform().await

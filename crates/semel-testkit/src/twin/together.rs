@@ -1,9 +1,10 @@
 //! What a store says of its records together: who created what, and how they stand.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use semel_core::State;
 use semel_core::store::{Standing, Tally};
+use semel_core::{OperationId, Record, State, Timestamp};
 
 use super::Twin;
 use crate::conformance::Subject;
@@ -64,4 +65,33 @@ impl<S: Subject> Twin<S> {
             "the store (left) and the state machine (right) count differently"
         );
     }
+}
+
+/// Names a twin's clock without borrowing it.
+impl<S> Twin<S> {
+    /// The clock of the store under test.
+    pub fn clock(&self) -> crate::ManualClock {
+        self.fixture.clock.clone()
+    }
+
+    /// The store under test.
+    pub fn store(&self) -> Arc<S> {
+        Arc::clone(&self.fixture.store)
+    }
+}
+
+/// Which of the `due` were claimed: the longest due first, and each as it now is.
+pub(super) fn claimed_of(
+    claimed: &[Record],
+    due: &BTreeMap<OperationId, (Timestamp, Option<Record>)>,
+) -> BTreeSet<OperationId> {
+    let since = |record: &Record| due.get(&record.id).expect("claimed, but not due").0;
+    let order: Vec<_> = claimed.iter().map(since).collect();
+    assert!(order.is_sorted(), "not longest due first: {order:?}");
+    for record in claimed {
+        assert_eq!(Some(record), due[&record.id].1.as_ref(), "as claimed");
+    }
+    let ids: BTreeSet<_> = claimed.iter().map(|record| record.id).collect();
+    assert_eq!(ids.len(), claimed.len(), "claimed twice: {claimed:?}");
+    ids
 }

@@ -1,0 +1,2 @@
+-- The marker and its effect stay, or nothing is left of them.
+RELEASE semel_once

@@ -1,0 +1,41 @@
+//! What is held back, and what is not.
+
+use super::super::fixture::{BACKOFF, TICK};
+use super::{Outgoing, Publisher, event, events, ids};
+
+/// What becomes of one aggregate's event ends no other's hold.
+pub async fn a_hold_ends_with_its_own_aggregate_only<H: Publisher>(f: Outgoing<H>) {
+    let sent = event("payment/a", "paid");
+    let refused = event("payment/b", "paid");
+    let held = event("payment/c", "paid");
+    for event in [&sent, &refused, &held] {
+        f.publish(event).await;
+        f.hold_back(event).await;
+    }
+    f.pass(TICK);
+    f.mark_sent(&[&sent]).await;
+    assert_eq!(f.claim(10).await, []);
+    f.set_aside(&refused, "too large").await;
+    assert_eq!(f.claim(10).await, []);
+    f.mark_sent(&[&held]).await;
+    let next = event("payment/c", "refunded");
+    f.publish(&next).await;
+    assert_eq!(ids(&f.claim(10).await), [next.id]);
+}
+
+/// What is sent at last frees its aggregate at once, and what comes after it starts without tries.
+pub async fn sending_ends_a_hold<H: Publisher>(f: Outgoing<H>) {
+    let [a1, a2] = events("payment/a");
+    f.publish_all(&[a1.clone(), a2.clone()]).await;
+    f.hold_back(&a1).await;
+    f.hold_back(&a1).await;
+    assert_eq!(f.claim(10).await, []);
+    f.mark_sent(&[&a1]).await;
+    let claimed = f.claim(10).await;
+    assert_eq!((ids(&claimed), claimed[0].tries), (vec![a2.id], 0));
+    f.hold_back(&a2).await;
+    f.pass(BACKOFF.spread(a2.id.seed(), 1) - TICK);
+    assert_eq!(f.claim(10).await, []);
+    f.pass(TICK);
+    assert_eq!(f.claim(10).await[0].tries, 1);
+}
