@@ -1,5 +1,6 @@
 //! What a handler in axum can take and return.
 
+use std::future::IntoFuture;
 use std::sync::PoisonError;
 
 use axum::body::Body;
@@ -10,10 +11,12 @@ use futures_util::FutureExt as _;
 use http::StatusCode;
 use http::request::Parts;
 use http_body_util::{BodyExt as _, Limited};
-use semel_core::Transaction;
+use semel_core::store::Source;
+use semel_core::transaction::{Conclude, Finishing};
+use semel_core::{Fence, Local, Transaction};
 
 use crate::together::Aside;
-use crate::{Operation, Outcome, Together};
+use crate::{Operation, Outcome, Phases, Stopped, Together};
 
 /// Largest body of an answer that is found inside of a transaction. It is in memory already;
 /// this stops a body that would never end.
@@ -24,7 +27,7 @@ impl<T: Sync> FromRequestParts<T> for Operation {
     type Rejection = NotGuarded;
 
     async fn from_request_parts(head: &mut Parts, _: &T) -> Result<Self, NotGuarded> {
-        head.extensions.get().copied().ok_or(NotGuarded)
+        head.extensions.get().cloned().ok_or(NotGuarded)
     }
 }
 
@@ -33,7 +36,7 @@ impl<T: Sync> axum::extract::OptionalFromRequestParts<T> for Operation {
     type Rejection = std::convert::Infallible;
 
     async fn from_request_parts(head: &mut Parts, _: &T) -> Result<Option<Self>, Self::Rejection> {
-        Ok(head.extensions.get().copied())
+        Ok(head.extensions.get().cloned())
     }
 }
 
@@ -57,6 +60,12 @@ impl IntoResponse for Outcome {
     }
 }
 
+impl IntoResponse for Stopped {
+    fn into_response(self) -> axum::response::Response {
+        Self::into_response(self)
+    }
+}
+
 impl IntoResponse for Together<Body> {
     fn into_response(self) -> axum::response::Response {
         Self::into_response(self)
@@ -74,6 +83,55 @@ impl Together<Body> {
         let aside = Aside::default();
         let transaction = begin(Answering(Aside::clone(&aside)));
         Self::with_aside(operation, transaction, aside)
+    }
+}
+
+impl Phases {
+    /// The last phase: what the transaction wrote and the answer that it found are committed
+    /// together, and the operation is over. The answer is judged as any other.
+    ///
+    /// `work` is as in [`phase`](Phases::phase), except that it finds an answer. An operation that
+    /// ends without writing anything just returns its answer.
+    ///
+    /// # Errors
+    /// As [`phase`](Phases::phase).
+    pub async fn finish<T, L, E>(
+        self,
+        work: impl IntoFuture<Output = Result<L, E>>,
+    ) -> Result<axum::response::Response, Stopped>
+    where
+        T: IntoResponse + Send + 'static,
+        L: Into<Local<T>>,
+        E: Into<Source>,
+    {
+        self.check_end()?;
+        let local: Local<T> = match work.await {
+            Ok(local) => local.into(),
+            Err(error) => return Err(self.back_out("finish", "failed", error)),
+        };
+        let (transaction, found) = local.into_parts();
+        let undone = self.undone();
+        let together = Together::inside(self.into_operation(), |answering| Answered {
+            transaction,
+            answer: Box::new(move || answering.answer(found()?).ok()),
+        });
+        Ok(together.undone(undone).into_response())
+    }
+}
+
+/// A transaction that finds something to answer with, in front of one that finds an answer.
+struct Answered {
+    transaction: Box<dyn Transaction>,
+    answer: Box<dyn FnOnce() -> Option<semel_core::Response> + Send>,
+}
+
+impl Transaction for Answered {
+    fn finish(self: Box<Self>, fence: Fence, conclude: Conclude) -> Finishing {
+        let Self {
+            transaction,
+            answer,
+        } = *self;
+        transaction.finish(fence, Box::new(move |_| conclude(answer())))
     }
 }
 

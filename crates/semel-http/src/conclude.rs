@@ -14,7 +14,16 @@ use crate::service::settled;
 use crate::{resource, stored};
 
 /// How an execution ended: with a whole answer, or without.
-pub(crate) type Ended<R> = Result<Response<Collected<R>>, Code>;
+pub(crate) type Ended<R> = Result<Response<Collected<R>>, Broken>;
+
+/// An execution without a whole answer.
+pub(crate) enum Broken {
+    /// It was stopped from outside, as by the end of the process. One made of phases goes on
+    /// elsewhere.
+    Stopped(Code),
+    /// It broke by itself, and might again.
+    Unknown(Code),
+}
 
 /// What is written and what is sent.
 pub(crate) struct Conclusion<R> {

@@ -6,12 +6,13 @@ use std::pin::pin;
 use futures_util::FutureExt as _;
 use http::{Request, Response};
 use semel_core::transition::Grant;
-use semel_core::{Code, Fence, Held, Store};
+use semel_core::{Fence, Held, Store};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use crate::body::{Collected, RequestBody, ResponseBody, collect};
 use crate::complete::Record;
-use crate::conclude::Ended;
+use crate::conclude::{Broken, Ended};
+use crate::ground::Ground;
 use crate::guarded::Job;
 use crate::layer::State;
 use crate::operation::Operation;
@@ -25,9 +26,19 @@ use crate::together;
 /// How many heartbeats fit into a lease: two may be lost before it runs out.
 const BEATS_PER_LEASE: u32 = 3;
 
+/// What was granted.
+pub(crate) struct Granted {
+    pub(crate) grant: Grant,
+    /// Whether the attempt before fell silent.
+    pub(crate) resumed: bool,
+}
+
 /// Performs a granted execution to its end: whatever happens, something is written.
-pub(crate) async fn perform<S, I, B, R>(job: Box<Job<S, I>>, grant: Grant, reply: Reply<S, I, R>)
-where
+pub(crate) async fn perform<S, I, B, R>(
+    job: Box<Job<S, I>>,
+    granted: Granted,
+    reply: Reply<S, I, R>,
+) where
     S: Store,
     I: Inner<B, R>,
     B: Flow,
@@ -41,6 +52,7 @@ where
         body,
         inner,
     } = *job;
+    let Granted { grant, resumed } = granted;
     let state = &layer.state;
     let meters = &guard.meters;
     if grant.fence.attempt == 1 {
@@ -49,7 +61,8 @@ where
         meters.failed_retry.increment(1);
     }
     let granted_at = state.clock.now();
-    head.extensions.insert(Operation::new(grant.fence));
+    let ground = Ground::new(state, &guard, &grant, resumed);
+    head.extensions.insert(Operation::on(ground));
     let request = Request::from_parts(head, RequestBody::buffered(body));
 
     let began = Instant::now();
@@ -94,13 +107,13 @@ where
         let response = answered.map_err(|error| {
             let error = error.into();
             tracing::error!(id = %fence.id, error, "the service failed");
-            Code::new("service_failed")
+            broken("service_failed")
         })?;
         let carried = together::carried(&response);
         if carried.map_or(left, |of| of != fence) {
             // The answer may speak of rows that are not there.
             tracing::error!(id = %fence.id, "the handler's transaction did not come with its answer: does a middleware drop the response's extensions?");
-            return Err(Code::new("transaction_lost"));
+            return Err(broken("transaction_lost"));
         }
         let (head, body) = response.into_parts();
         let body = if head.extensions.get::<Unframed>().is_some() {
@@ -111,7 +124,7 @@ where
         let body = body.map_err(|error| {
             let error = error.into();
             tracing::error!(id = %fence.id, error, "the answer broke off");
-            Code::new("response_truncated")
+            broken("response_truncated")
         })?;
         Ok(Response::from_parts(head, body))
     };
@@ -120,14 +133,18 @@ where
         biased;
         ended = AssertUnwindSafe(execution).catch_unwind() => ended.unwrap_or_else(|_| {
             tracing::error!(%id, "the handler panicked");
-            Err(Code::new("handler_panicked"))
+            Err(broken("handler_panicked"))
         }),
         () = heart(state, guard, fence) => {
             tracing::error!(%id, bound = ?guard.route.execute_max, "the execution took too long and is given up");
-            Err(Code::new("execution_timed_out"))
+            Err(Broken::Stopped("execution_timed_out".into()))
         }
-        () = state.abandon.cancelled() => Err(Code::new("shut_down_while_executing")),
+        () = state.abandon.cancelled() => Err(Broken::Stopped("shut_down_while_executing".into())),
     }
+}
+
+fn broken(code: &'static str) -> Broken {
+    Broken::Unknown(code.into())
 }
 
 /// Renews the lease until the execution's time is over. A handler that is wedged must not be

@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout};
 use crate::answer::Refusal;
 use crate::body::ResponseBody;
 use crate::complete::{Record, Word};
-use crate::execute::perform;
+use crate::execute::{Granted, perform};
 use crate::guarded::Job;
 use crate::layer::State;
 use crate::reason;
@@ -71,8 +71,13 @@ where
             give_back(&state, &guard, id, Ok(granted)).await;
         }
         // Boxed: the many requests that are granted nothing need not carry its room around.
-        Ok(Decision::Execute(grant) | Decision::Resume(grant)) => {
-            Box::pin(perform(job, grant, reply)).await;
+        Ok(Decision::Execute(grant)) => {
+            let resumed = false;
+            Box::pin(perform(job, Granted { grant, resumed }, reply)).await;
+        }
+        Ok(Decision::Resume(grant)) => {
+            let resumed = true;
+            Box::pin(perform(job, Granted { grant, resumed }, reply)).await;
         }
         Ok(decision) => {
             // Whoever asked may be gone.
@@ -99,10 +104,12 @@ pub(crate) async fn give_back<S: Store>(
     granted: store::Result<Decision>,
 ) {
     let fence = match granted {
-        Ok(Decision::Execute(grant) | Decision::Resume(grant)) => grant.fence,
+        Ok(Decision::Execute(grant)) => grant.fence,
         // It may have begun a new record under our name. A later attempt of an older one is
         // left to its lease, since its number is not known here.
         Err(error) if error.may_have_written() => Fence { id, attempt: 1 },
+        // Nothing was granted; or nothing was done with a resumed grant, but nobody knows what was
+        // done with the one before it. Its lease runs out, and somebody else resumes it.
         Ok(_) | Err(_) => return,
     };
     let record = Record::new(state, guard, fence);

@@ -7,7 +7,7 @@ use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
 use semel_core::fingerprint::{Options, Rules};
 use semel_core::key::{self, MAX_LENGTH};
-use semel_core::{KeyScope, OnExpired, Policy};
+use semel_core::{KeyScope, OnExpired, Policy, Stale};
 
 use crate::meters::Meters;
 use crate::outcome::{Ending, Table};
@@ -105,6 +105,9 @@ pub enum Error {
     /// A time of zero, or one that outlives what it belongs to.
     #[error("{0}")]
     Time(&'static str),
+    /// A completer for what is not made of phases.
+    #[error("no route of the operation {0:?} says that its handler is made of phases")]
+    NoPhases(Box<str>),
     /// The fingerprint's options are wrong.
     #[error(transparent)]
     Fingerprint(#[from] semel_core::fingerprint::Error),
@@ -170,6 +173,21 @@ impl Route {
     /// How long an execution is trusted to be alive without a heartbeat.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.policy.lease = lease;
+        self
+    }
+
+    /// The handler is made of [phases](crate::Operation::begin): where its process dies, the next
+    /// attempt goes on at the last phase that is over, instead of leaving an unknown outcome.
+    pub fn phases(mut self) -> Self {
+        self.policy.stale = Stale::Resume;
+        self.policy.recovery_points = true;
+        self
+    }
+
+    /// How long an operation made of phases waits for somebody who resumes it. After that it is
+    /// unknown like any other.
+    pub fn resume_within(mut self, longest: Duration) -> Self {
+        self.policy.resume_within = longest;
         self
     }
 

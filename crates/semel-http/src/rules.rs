@@ -26,6 +26,9 @@ pub(crate) struct Rules {
     /// Of `POST` and `PATCH` without a route of their own.
     unnamed: Arc<Guard>,
     routes: HashMap<Method, matchit::Router<Arc<Guard>>>,
+    /// All routes, for whoever looks for one by its command.
+    #[cfg(feature = "axum")]
+    named: Vec<Arc<Guard>>,
 }
 
 /// The label of what no route names.
@@ -48,6 +51,8 @@ impl Rules {
             defaults: Route::default(),
             unnamed: Arc::new(Guard::unchanged(unnamed, UNNAMED)),
             routes: HashMap::new(),
+            #[cfg(feature = "axum")]
+            named: Vec::new(),
         }
     }
 
@@ -75,6 +80,8 @@ impl Rules {
         let (method, path) = parse_pattern(pattern)?;
         let route = change(self.defaults.clone()).into_route()?;
         let guard = Arc::new(Guard::new(route, pattern)?);
+        #[cfg(feature = "axum")]
+        self.named.push(Arc::clone(&guard));
         let routes = self.routes.entry(method).or_default();
         routes.insert(path, guard).map_err(|reason| Error::Path {
             pattern: pattern.to_owned(),
@@ -86,6 +93,15 @@ impl Rules {
     pub(crate) fn status_of(&self, id: OperationId) -> Option<HeaderValue> {
         let prefix = self.status_path.as_deref()?;
         HeaderValue::from_maybe_shared(Bytes::from(format!("{prefix}{id}"))).ok()
+    }
+
+    /// How the requests of a command made of phases are guarded.
+    #[cfg(feature = "axum")]
+    pub(crate) fn made_of_phases(&self, operation: &str) -> Option<&Arc<Guard>> {
+        self.named.iter().find(|guard| {
+            guard.route.operation.as_deref() == Some(operation)
+                && guard.route.policy.resumes_within().is_some()
+        })
     }
 
     /// How a request is guarded, if it is.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::FutureExt as _;
 use http::Response;
-use semel_core::transaction::{Conclude, Finished};
+use semel_core::transaction::{Conclude, Finished, Word as Say};
 use semel_core::transition::Grant;
 use semel_core::{
     Code, Completion, Decision, Held, OperationId, Reserve, Store, Timestamp, Transaction, store,
@@ -14,15 +14,19 @@ use tokio::time::Instant;
 
 use crate::body::{Collected, ResponseBody};
 use crate::complete::{Record, Word, Written};
-use crate::conclude::{Conclusion, Ended, broken, conclude, found_inside, refuse};
+use crate::conclude::{Broken, Conclusion, Ended, broken, conclude, found_inside, refuse};
 use crate::execute::heart;
 use crate::layer::{Layer, State};
+use crate::phases::Suspended;
 use crate::reason::{self, Reason};
 use crate::replay::{self, disclose_expiry};
 use crate::reserve::give_back;
 use crate::route::Guard;
 use crate::service::{Flow, settled};
-use crate::together::{self, Leaving};
+use crate::together::{self, Leaving, Undone};
+
+/// After so many attempts an operation is not resumed any more but unknown: somebody should look.
+const MAX_ATTEMPTS: u32 = 20;
 
 /// A granted attempt whose execution is over.
 pub(crate) struct Attempt<'a, S> {
@@ -40,8 +44,16 @@ impl<S: Store> Attempt<'_, S> {
     pub(crate) async fn settle<R: Flow>(&self, ended: Ended<R>) -> Response<ResponseBody<R>> {
         let mut response = match ended {
             Ok(response) => response,
-            Err(code) => return self.say(broken(&self.layer.rules, self.id(), code)).await,
+            Err(Broken::Stopped(code)) if self.resumes() => return self.suspend(&code),
+            Err(Broken::Stopped(code) | Broken::Unknown(code)) => {
+                return self.say(broken(&self.layer.rules, self.id(), code)).await;
+            }
         };
+        if let Some(Suspended(code)) = response.extensions_mut().remove()
+            && self.resumes()
+        {
+            return self.suspend(&code);
+        }
         match together::take(&mut response) {
             Some(leaving) => self.finish(leaving, response).await,
             None => self.say(self.conclude(response)).await,
@@ -51,6 +63,19 @@ impl<S: Store> Attempt<'_, S> {
     /// The answer while all this still goes on.
     pub(crate) fn pending<R>(&self) -> Response<ResponseBody<R>> {
         self.refuse(&reason::OUTCOME_PENDING)
+    }
+
+    /// Leaves the record as it is: its lease runs out, and whoever resumes it goes on.
+    fn suspend<R>(&self, code: &Code) -> Response<ResponseBody<R>> {
+        let fence = self.grant.fence;
+        tracing::warn!(id = %fence.id, attempt = fence.attempt, %code, "the operation stops here, and will be resumed");
+        self.refuse(&reason::IN_PROGRESS)
+    }
+
+    /// Whether somebody goes on with what is left in progress, and not for ever.
+    fn resumes(&self) -> bool {
+        self.guard.route.policy.resumes_within().is_some()
+            && self.grant.fence.attempt < MAX_ATTEMPTS
     }
 
     /// Writes the word, and gives the answer that belongs to what the record then says.
@@ -76,7 +101,7 @@ impl<S: Store> Attempt<'_, S> {
     ) -> Response<ResponseBody<R>> {
         let Leaving {
             transaction,
-            foreign_effects,
+            undone,
             inside,
             ..
         } = leaving;
@@ -97,7 +122,7 @@ impl<S: Store> Attempt<'_, S> {
                 let completion = conclusion.word.completion().cloned();
                 let completion = completion.and_then(|completion| prepared(&state, id, completion));
                 *slot.lock().unwrap_or_else(PoisonError::into_inner) = Some(conclusion);
-                completion
+                completion.map(Say::Complete)
             })
         } else {
             let conclusion = self.conclude(response);
@@ -108,7 +133,7 @@ impl<S: Store> Attempt<'_, S> {
             };
             *concluded.lock().unwrap_or_else(PoisonError::into_inner) = Some(conclusion);
             let completion = prepared(&self.layer.state, self.id(), completion);
-            Box::new(move |_| completion)
+            Box::new(move |_| completion.map(Say::Complete))
         };
         let expires_at = self.expires_at();
         match self.end(transaction, conclude).await {
@@ -122,7 +147,7 @@ impl<S: Store> Attempt<'_, S> {
             // The rows are gone with the transaction: only what was done elsewhere may have
             // happened twice.
             Ok(Finished::Held(Held::Fenced(fenced))) => {
-                match self.record().fenced(fenced, foreign_effects) {
+                match self.record().fenced(fenced, undone != Undone::Released) {
                     Written::Completed => self.answer_from_record().await,
                     Written::Said | Written::Fenced | Written::GivenUp => {
                         self.refuse(&reason::OUTCOME_UNKNOWN)
@@ -133,7 +158,7 @@ impl<S: Store> Attempt<'_, S> {
                 Some(conclusion) if conclusion.word.completion().is_none() => {
                     self.say(conclusion).await
                 }
-                Some(_) | None => self.undo("transaction_rolled_back", foreign_effects).await,
+                Some(_) | None => self.undo("transaction_rolled_back", undone).await,
             },
             Err(error) => {
                 self.guard.meters.store_error.increment(1);
@@ -145,7 +170,7 @@ impl<S: Store> Attempt<'_, S> {
                     tracing::warn!(%id, %error, "the transaction was rolled back");
                     "transaction_rolled_back"
                 };
-                self.undo(code, foreign_effects).await
+                self.undo(code, undone).await
             }
         }
     }
@@ -175,16 +200,15 @@ impl<S: Store> Attempt<'_, S> {
 
     /// Writes that nothing of a transaction is there, which also finds out whether that is so:
     /// the word does not apply to a record that was completed.
-    async fn undo<R>(
-        &self,
-        code: &'static str,
-        foreign_effects: bool,
-    ) -> Response<ResponseBody<R>> {
+    async fn undo<R>(&self, code: &'static str, undone: Undone) -> Response<ResponseBody<R>> {
         let code = Code::new(code);
-        let (word, reason) = if foreign_effects {
-            (Word::MarkUnknown(code, None), &reason::OUTCOME_BROKEN)
-        } else {
-            (Word::Release(code), &reason::NOT_EXECUTED)
+        let (word, reason) = match undone {
+            Undone::Released => (Word::Release(code), &reason::NOT_EXECUTED),
+            // If it is committed after all, whoever would resume it finds it completed.
+            Undone::Suspended if self.resumes() => return self.suspend(&code),
+            Undone::Suspended | Undone::Unknown => {
+                (Word::MarkUnknown(code, None), &reason::OUTCOME_BROKEN)
+            }
         };
         match self.record().write(&word).await {
             Written::Said => self.refuse(reason),

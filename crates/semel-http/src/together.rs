@@ -50,13 +50,17 @@ impl<B> Together<B> {
     ///
     /// There is an [`Operation`] only where a request is guarded: elsewhere there is nothing to
     /// complete, and the handler commits by itself.
+    #[allow(
+        clippy::needless_pass_by_value,
+        reason = "an operation ends here: whoever had it has no more use for it"
+    )]
     pub fn new(operation: Operation, transaction: impl Transaction, response: Response<B>) -> Self {
         Self {
             response,
             leaving: Leaving {
                 transaction: Box::new(transaction),
                 fence: operation.fence(),
-                foreign_effects: false,
+                undone: Undone::Released,
                 inside: None,
             },
         }
@@ -66,7 +70,13 @@ impl<B> Together<B> {
     /// sent a message. Then a transaction that is rolled back leaves the operation unknown, and
     /// not free to be executed again.
     pub fn with_foreign_effects(mut self) -> Self {
-        self.leaving.foreign_effects = true;
+        self.leaving.undone = Undone::Unknown;
+        self
+    }
+
+    #[cfg(feature = "axum")]
+    pub(crate) fn undone(mut self, undone: Undone) -> Self {
+        self.leaving.undone = undone;
         self
     }
 
@@ -122,9 +132,24 @@ pub(crate) type Aside = Arc<Mutex<Extensions>>;
 pub(crate) struct Leaving {
     pub(crate) transaction: Box<dyn Transaction>,
     pub(crate) fence: Fence,
-    pub(crate) foreign_effects: bool,
+    pub(crate) undone: Undone,
     /// There where the transaction finds the answer itself.
     pub(crate) inside: Option<Aside>,
+}
+
+/// What becomes of an operation whose transaction is rolled back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Undone {
+    /// Nothing happened, and it is free to be executed again.
+    Released,
+    /// Something happened elsewhere that no rollback undoes.
+    Unknown,
+    /// The same, and whoever resumes it makes up for it.
+    #[cfg_attr(
+        not(feature = "axum"),
+        expect(dead_code, reason = "phases end in axum")
+    )]
+    Suspended,
 }
 
 /// In a response's extensions, which want to be cloned. Whoever takes it first has it.

@@ -15,7 +15,7 @@ use std::time::Duration;
 use http::Response;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use semel_core::store::{Error, Query};
-use semel_core::transaction::{Conclude, Finished, Finishing};
+use semel_core::transaction::{Conclude, Finished, Finishing, Word};
 use semel_core::{
     Completion, Decision, Fence, Held, Inspect as _, Memory, OperationId, Record, Reserve, State,
     Status, Store as _, Transaction,
@@ -101,8 +101,10 @@ impl Transaction for Fake {
             if let End::CommitsAt(gate) = &self.end {
                 gate.pass().await;
             }
-            let Some(completion) = conclude(self.finds.take()) else {
-                return Ok(Finished::RolledBack);
+            let completion = match conclude(self.finds.take()) {
+                Some(Word::Complete(completion)) => completion,
+                Some(Word::Advance(_)) => panic!("the layer completes"),
+                None => return Ok(Finished::RolledBack),
             };
             match &self.end {
                 End::Commits | End::CommitsAt(_) => Ok(self.commit(fence, completion).await),

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel_core::store::{Epoch, Hearing, Result};
-use semel_core::transaction::{Conclude, Finished, Finishing};
+use semel_core::transaction::{Conclude, Finished, Finishing, Word};
 use semel_core::{
     Clock, Code, Completion, Decision, Fence, Held, Inspect as _, Memory, OperationId,
     RecoveryPoint, Reserve, Resource, Store, Transaction,
@@ -293,7 +293,9 @@ struct Completes(Shared);
 impl Transaction for Completes {
     fn finish(self: Box<Self>, fence: Fence, conclude: Conclude) -> Finishing {
         Box::pin(async move {
-            let completion = conclude(None).unwrap();
+            let Some(Word::Complete(completion)) = conclude(None) else {
+                panic!("the layer completes");
+            };
             let held = self.0.memory.complete(fence, completion).await?;
             Ok(Finished::Held(held))
         })

@@ -77,6 +77,11 @@
 //! tokio-postgres (`Begun`, feature `postgres`) or of sqlx (`Sqlx`, feature `sqlx`). With SQLite,
 //! [`in_sqlite`] runs its statements inside of the store's own commit.
 //!
+//! # Several steps, and telling others
+//! With `phases` an operation of several steps goes on where its process died; with an outbox its
+//! events are committed with its rows; with an inbox the effects of messages happen once. See the
+//! [guide].
+//!
 //! # Stopping
 //! Keep a clone of the layer and drain it when the server has stopped accepting, or executions
 //! whose clients went away end with the process:
@@ -102,24 +107,30 @@
 //! `axum` (on by default): [`Operation`] as an extractor, [`Outcome`] as a response. `sqlite`
 //! (on by default): the embedded store. `postgres`: the store that many processes share. `sqlx`:
 //! transactions of sqlx. `redis`: a replay cache in front of PostgreSQL. `worker`: what happens out
-//! of band, and webhooks. `seal`: encryption at rest. Each only adds.
+//! of band, and webhooks. `brokers`: NATS JetStream and RabbitMQ. `seal`: encryption at rest. Each
+//! only adds.
 
 #[cfg(all(feature = "axum", feature = "sqlite"))]
-mod sqlite;
+mod in_sqlite;
 
 #[cfg(all(feature = "axum", feature = "sqlite"))]
-pub use sqlite::in_sqlite;
+pub use in_sqlite::in_sqlite;
 
 pub use semel_core::fingerprint::Options as FingerprintOptions;
+pub use semel_core::inbox::Once;
 pub use semel_core::key::Dialect;
+pub use semel_core::outbox::{Event, EventId};
 #[cfg(feature = "worker")]
 pub use semel_core::{Code, Completion, Record, Response};
 pub use semel_core::{
-    Fingerprint, Inspect, KeyScope, Maintain, Memory, OnExpired, OperationId, Policy, Resource,
-    Store, Transaction, Windows,
+    Fingerprint, Inbox, Inspect, KeyScope, Local, Maintain, Memory, OnExpired, OperationId, Policy,
+    Resource, Store, Transaction, Windows, outbox,
 };
+#[cfg(feature = "axum")]
+pub use semel_http::Completer;
 pub use semel_http::{
-    Builder, Drained, Ending, InFlight, KeyRule, Layer, Operation, Outcome, Route, Together, tenant,
+    Builder, Downstream, Drained, Ending, InFlight, KeyRule, Layer, Operation, Outcome, Phases,
+    Route, Stopped, Together, route, tenant,
 };
 #[cfg(feature = "postgres")]
 pub use semel_postgres::Postgres;
@@ -135,6 +146,35 @@ pub use semel_seal::{Keyring, Sealed};
 pub use semel_sqlite::{Sqlite, rusqlite};
 #[cfg(feature = "worker")]
 pub use semel_worker::{
-    Asked, CancellationToken, Finding, Found, Pace, Reconcile, Reconcilers, Schedule, Worker,
-    webhook,
+    Asked, CancellationToken, Finding, Found, Pace, Reconcile, Reconcilers, Relay, Schedule,
+    Worker, webhook,
 };
+
+/// Brokers, as sinks of events and as what consumers listen to.
+#[cfg(feature = "brokers")]
+pub use semel_brokers as brokers;
+
+/// What is written in transactions of the application's, in SQLite.
+#[cfg(feature = "sqlite")]
+pub mod sqlite {
+    pub use semel_sqlite::{Inbox, Outbox};
+}
+
+/// What is written in transactions of the application's, in PostgreSQL.
+#[cfg(feature = "postgres")]
+pub mod postgres {
+    pub use semel_postgres::{Inbox, Outbox};
+}
+
+/// How to build with it, a page for each part. What the pages show compiles.
+#[cfg(all(feature = "axum", feature = "sqlite", feature = "worker"))]
+pub mod guide {
+    #[doc = include_str!("../../../docs/guide/inbox.md")]
+    pub mod inbox {}
+
+    #[doc = include_str!("../../../docs/guide/outbox.md")]
+    pub mod outbox {}
+
+    #[doc = include_str!("../../../docs/guide/phases.md")]
+    pub mod phases {}
+}

@@ -29,6 +29,7 @@ struct World {
 
 /// What the client asks for is what the handler does.
 async fn pay(operation: Operation, State(store): State<Sqlite>, body: String) -> Together<Body> {
+    let same = operation.clone();
     let is_charged = body == "charged elsewhere, fails";
     let together = semel::in_sqlite(operation, &store, move |connection| {
         let balance: i64 =
@@ -49,7 +50,7 @@ async fn pay(operation: Operation, State(store): State<Sqlite>, body: String) ->
                 let chunks = futures_util::stream::pending::<Result<Bytes, std::io::Error>>();
                 Body::from_stream(chunks).into_response()
             }
-            _ => created(operation),
+            _ => created(&same),
         })
     });
     if is_charged {
@@ -58,7 +59,7 @@ async fn pay(operation: Operation, State(store): State<Sqlite>, body: String) ->
     together
 }
 
-fn created(operation: Operation) -> Response {
+fn created(operation: &Operation) -> Response {
     let answer = (
         StatusCode::CREATED,
         [("location", "/payments/1"), ("x-cost", "7")],

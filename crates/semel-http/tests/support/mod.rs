@@ -38,7 +38,7 @@ where
     }
     let request = request.body(Body::from("{}")).unwrap();
     let inner = tower::service_fn(move |request: Request<RequestBody<Body>>| {
-        let answer = handler(request.extensions().get().copied());
+        let answer = handler(request.extensions().get().cloned());
         async move { Ok::<_, Infallible>(answer.await) }
     });
     let service = tower_layer::Layer::layer(layer, inner);
