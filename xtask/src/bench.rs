@@ -23,20 +23,29 @@ pub(crate) fn run_one(root: &Path, may_install: bool, bench_args: &[String]) -> 
     {
         command.arg("--nginx").arg(nginx);
     }
-    if wants(bench_args, &["postgres"], "--postgres") {
-        return run_beside_postgres(&mut command, may_install);
+    let mut beside = Vec::new();
+    if wants(bench_args, &["postgres", "outbox"], "--postgres") {
+        beside.push((Server::Postgres, "--postgres"));
     }
-    run(&mut command)
+    if wants(bench_args, &["outbox"], "--nats") {
+        beside.push((Server::Nats, "--nats"));
+    }
+    if beside.is_empty() {
+        return run(&mut command);
+    }
+    run_beside(&mut command, &beside, may_install)
 }
 
-/// With the server's own settings: a commit without an fsync would be worth no comparison.
-fn run_beside_postgres(command: &mut Command, may_install: bool) -> Result<()> {
+/// With the servers' own settings: a commit without an fsync would be worth no comparison.
+fn run_beside(command: &mut Command, beside: &[(Server, &str)], may_install: bool) -> Result<()> {
     let interrupt = Interrupt::listen()?;
-    let servers = servers::start(&[Server::Postgres], may_install, &interrupt)?;
-    let url = servers
-        .url(Server::Postgres)
-        .context("a server was started")?;
-    run_interruptible(command.args(["--postgres", &url]), &interrupt)
+    let wanted: Vec<_> = beside.iter().map(|(server, _)| *server).collect();
+    let servers = servers::start(&wanted, may_install, &interrupt)?;
+    for (server, flag) in beside {
+        let url = servers.url(*server).context("a server was started")?;
+        command.args([flag, &*url]);
+    }
+    run_interruptible(command, &interrupt)
 }
 
 /// Whether one of these benchmarks is asked for, without saying itself where a program is.

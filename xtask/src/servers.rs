@@ -2,7 +2,9 @@
 //! stopped and removed with it.
 
 mod install;
+mod nats;
 mod postgres;
+mod rabbitmq;
 mod redis;
 
 use std::env;
@@ -19,15 +21,22 @@ use tempfile::TempDir;
 
 use crate::process::{self, Interrupt};
 
-/// The servers that `cargo xtask test` starts: those that a store or a cache speaks to. A test
-/// that finds no address in its environment says SKIPPED.
-pub(crate) const NEEDED: &[Server] = &[Server::Postgres, Server::Redis];
+/// The servers that `cargo xtask test` starts: those that a store, a cache or a sink speaks to. A
+/// test that finds no address in its environment says SKIPPED.
+pub(crate) const NEEDED: &[Server] = &[
+    Server::Postgres,
+    Server::Redis,
+    Server::Nats,
+    Server::Rabbitmq,
+];
 
-/// How long a server may take until it answers. An idle machine needs about a second; a build
-/// machine that compiles at the same time gets ample room.
+/// How long a server may take until it answers. An idle machine needs about a second, and for
+/// RabbitMQ about five; a build machine that compiles at the same time gets ample room.
 const START_PATIENCE: Duration = Duration::from_mins(1);
 /// Between choosing a free port and the server's taking it another process may take it.
 const START_ATTEMPTS: u32 = 3;
+/// Nothing that runs beside a server has anything to save.
+const COMPANION_STOP_SIGNAL: &str = "TERM";
 /// The server's own words, in its directory.
 const LOG: &str = "log";
 /// How much of a server's log is shown when it does not start.
@@ -37,6 +46,8 @@ const LOG_LINES_SHOWN: usize = 20;
 pub(crate) enum Server {
     Postgres,
     Redis,
+    Nats,
+    Rabbitmq,
 }
 
 impl Server {
@@ -45,6 +56,8 @@ impl Server {
         match self {
             Self::Postgres => "SEMEL_TEST_POSTGRES_URL",
             Self::Redis => "SEMEL_TEST_REDIS_URL",
+            Self::Nats => "SEMEL_TEST_NATS_URL",
+            Self::Rabbitmq => "SEMEL_TEST_RABBITMQ_URL",
         }
     }
 
@@ -52,6 +65,8 @@ impl Server {
         match self {
             Self::Postgres => "postgresql",
             Self::Redis => "redis-server",
+            Self::Nats => "nats-server",
+            Self::Rabbitmq => "rabbitmq-server",
         }
     }
 
@@ -59,6 +74,8 @@ impl Server {
         match self {
             Self::Postgres => postgres::find_programs(),
             Self::Redis => redis::find_programs(),
+            Self::Nats => nats::find_programs(),
+            Self::Rabbitmq => rabbitmq::find_programs(),
         }
     }
 }
@@ -101,6 +118,7 @@ struct Started {
     server: Server,
     url: String,
     child: Child,
+    companion: Option<Child>,
     stop_signal: &'static str,
     /// Removed after the server has stopped: fields are dropped after `drop` has run.
     directory: TempDir,
@@ -117,12 +135,17 @@ impl Started {
 impl Drop for Started {
     fn drop(&mut self) {
         process::stop(&mut self.child, self.stop_signal);
+        if let Some(companion) = &mut self.companion {
+            process::stop(companion, COMPANION_STOP_SIGNAL);
+        }
     }
 }
 
 /// What a server's own module has to say about starting it.
 struct Launch {
     command: Command,
+    /// What has to run beside it: started before, stopped after.
+    companion: Option<Command>,
     url: String,
     /// The signal that ends it without waiting for its clients.
     stop_signal: &'static str,
@@ -167,13 +190,7 @@ pub(crate) fn start(
 /// A program of a Debian package: found, else installed where that is allowed and possible.
 /// Says so if there is none.
 pub(crate) fn program(name: &str, package: &str, may_install: bool) -> Option<PathBuf> {
-    // Not everybody has the daemons' directory in the search path.
-    let find = || {
-        find_in_path(name)
-            .or_else(|| Some(PathBuf::from("/usr/sbin")))
-            .map(|directory| directory.join(name))
-            .filter(|program| program.is_file())
-    };
+    let find = || find_daemon(name).map(|directory| directory.join(name));
     if let Some(found) = find() {
         return Some(found);
     }
@@ -239,23 +256,33 @@ fn try_start(server: Server, programs: &Path, interrupt: &Interrupt) -> Result<S
     let mut launch = match server {
         Server::Postgres => postgres::prepare(programs, directory.path(), port)?,
         Server::Redis => redis::prepare(programs, directory.path(), port),
+        Server::Nats => nats::prepare(programs, directory.path(), port),
+        Server::Rabbitmq => rabbitmq::prepare(programs, directory.path(), port)?,
     };
 
     let log = File::create(directory.path().join(LOG))?;
-    let child = launch
-        .command
-        .stdin(Stdio::null())
-        .stdout(log.try_clone()?)
-        .stderr(log)
-        // A Ctrl-C at the terminal reaches our own group only: the server has to outlive the
-        // tests that use it, and we stop it.
-        .process_group(0)
-        .spawn()
-        .with_context(|| format!("cannot start {server:?} from {}", programs.display()))?;
+    let spawn = |command: &mut Command| {
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log.try_clone()?)
+            // A Ctrl-C at the terminal reaches our own group only: the server has to outlive the
+            // tests that use it, and we stop it.
+            .process_group(0)
+            .spawn()
+            .with_context(|| format!("cannot start {server:?} from {}", programs.display()))
+    };
+    let mut companion = launch.companion.as_mut().map(spawn).transpose()?;
+    let child = spawn(&mut launch.command).inspect_err(|_| {
+        if let Some(companion) = &mut companion {
+            process::stop(companion, COMPANION_STOP_SIGNAL);
+        }
+    })?;
     let mut started = Started {
         server,
         url: launch.url,
         child,
+        companion,
         stop_signal: launch.stop_signal,
         directory,
     };
@@ -295,6 +322,14 @@ fn free_port() -> Result<u16> {
     Ok(listener.local_addr()?.port())
 }
 
+/// Where a daemon is: not everybody has the daemons' directory in the search path.
+fn find_daemon(program: &str) -> Option<PathBuf> {
+    find_in_path(program).or_else(|| {
+        let daemons = PathBuf::from("/usr/sbin");
+        daemons.join(program).is_file().then_some(daemons)
+    })
+}
+
 /// The first directory of the search path that holds the program.
 fn find_in_path(program: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH")?;
@@ -320,7 +355,11 @@ mod tests {
         assert!(TcpStream::connect(("127.0.0.1", port)).is_ok());
         assert!(directory.exists());
 
+        let companion = started.companion.as_ref().map(Child::id);
+
         drop(started);
+        let gone = |id: u32| !Path::new("/proc").join(id.to_string()).exists();
+        assert!(companion.is_none_or(gone));
         assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
         assert!(!directory.exists());
     }
@@ -333,6 +372,16 @@ mod tests {
     #[test]
     fn redis_starts_answers_and_goes() {
         starts_answers_and_goes(Server::Redis);
+    }
+
+    #[test]
+    fn nats_starts_answers_and_goes() {
+        starts_answers_and_goes(Server::Nats);
+    }
+
+    #[test]
+    fn rabbitmq_starts_answers_and_goes() {
+        starts_answers_and_goes(Server::Rabbitmq);
     }
 
     #[test]

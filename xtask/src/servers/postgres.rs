@@ -84,6 +84,7 @@ pub(super) fn prepare(programs: &Path, directory: &Path, port: u16) -> Result<La
     let pg_isready = programs.join("pg_isready");
     Ok(Launch {
         command,
+        companion: None,
         url: format!("postgres://postgres@127.0.0.1:{port}/postgres"),
         // Postgres' "fast" stop: TERM would wait for every client to leave.
         stop_signal: "INT",

@@ -24,6 +24,7 @@ pub(super) fn prepare(programs: &Path, directory: &Path, port: u16) -> Launch {
         .arg(directory);
     Launch {
         command,
+        companion: None,
         url: format!("redis://127.0.0.1:{port}/0"),
         stop_signal: "TERM",
         answers: Box::new(move || ping(port).is_ok_and(|answer| &answer == b"+PONG")),
