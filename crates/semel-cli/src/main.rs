@@ -6,6 +6,7 @@ mod gateway;
 mod logging;
 mod migrate;
 mod operations;
+mod outbox;
 mod worker;
 
 use std::io::IsTerminal as _;
@@ -34,6 +35,8 @@ enum Command {
     Migrate(migrate::Args),
     /// See what happened to operations, and decide what only a person can
     Operations(operations::Args),
+    /// See which events wait to be published, and try again what no broker took
+    Outbox(outbox::Args),
     /// Sweep, reconcile and expire, without serving requests
     Worker(worker::Args),
 }
@@ -46,6 +49,7 @@ fn main() -> ExitCode {
         Command::Gateway(args) => gateway::run(args),
         Command::Migrate(args) => migrate::run(&args),
         Command::Operations(args) => operations::run(&args),
+        Command::Outbox(args) => outbox::run(&args),
         Command::Worker(args) => worker::run(args),
     };
     match ended {

@@ -1,12 +1,12 @@
 //! `semel operations`: what is remembered, and the decisions that only a person can take.
 
-mod admin;
+pub(crate) mod admin;
 mod answers;
 mod decide;
-mod layout;
+pub(crate) mod layout;
 mod list;
 mod show;
-mod text;
+pub(crate) mod text;
 
 use std::io::{self, ErrorKind, Write as _};
 use std::path::PathBuf;
@@ -26,6 +26,16 @@ const LAST: usize = 900;
 /// `SEMEL_ADMIN_TOKEN`, or from a file.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    #[command(flatten)]
+    way: Way,
+
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Where to ask, and how the answer is printed.
+#[derive(clap::Args)]
+pub(crate) struct Way {
     /// Where the gateway's admin listener is
     #[arg(
         long,
@@ -44,10 +54,7 @@ pub(crate) struct Args {
 
     /// Print what the admin API answers: one JSON document
     #[arg(long, global = true, display_order = LAST)]
-    json: bool,
-
-    #[command(subcommand)]
-    command: Command,
+    pub(crate) json: bool,
 }
 
 #[derive(Subcommand)]
@@ -65,29 +72,35 @@ enum Command {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let admin = Admin::new(&args.admin, args.token_file.as_deref())?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .context("cannot start the runtime")?;
-    let ended = runtime.block_on(async {
-        match &args.command {
-            Command::List(list) => list::run(&admin, list, args.json).await,
-            Command::Show(show) => show::run(&admin, show, args.json).await,
-            Command::Resolve(resolve) => decide::resolve(&admin, resolve, args.json).await,
-            Command::Reconcile(reconcile) => decide::reconcile(&admin, reconcile, args.json).await,
-            Command::Erase(erase) => decide::erase(&admin, erase, args.json).await,
-        }
-    });
-    ended.or_else(|error| match error.downcast_ref::<io::Error>() {
-        // Whoever read has seen enough, as `head` does.
-        Some(gone) if gone.kind() == ErrorKind::BrokenPipe => Ok(()),
-        Some(_) | None => Err(error),
+    let json = args.way.json;
+    args.way.ask(async |admin: &Admin| match &args.command {
+        Command::List(list) => list::run(admin, list, json).await,
+        Command::Show(show) => show::run(admin, show, json).await,
+        Command::Resolve(resolve) => decide::resolve(admin, resolve, json).await,
+        Command::Reconcile(reconcile) => decide::reconcile(admin, reconcile, json).await,
+        Command::Erase(erase) => decide::erase(admin, erase, json).await,
     })
 }
 
+impl Way {
+    /// Does something with the admin listener.
+    pub(crate) fn ask(&self, command: impl AsyncFnOnce(&Admin) -> Result<()>) -> Result<()> {
+        let admin = Admin::new(&self.admin, self.token_file.as_deref())?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the runtime")?;
+        let ended = runtime.block_on(command(&admin));
+        ended.or_else(|error| match error.downcast_ref::<io::Error>() {
+            // Whoever read has seen enough, as `head` does.
+            Some(gone) if gone.kind() == ErrorKind::BrokenPipe => Ok(()),
+            Some(_) | None => Err(error),
+        })
+    }
+}
+
 /// What was asked for.
-fn print(text: &str) -> Result<()> {
+pub(crate) fn print(text: &str) -> Result<()> {
     let mut output = io::stdout().lock();
     output.write_all(text.as_bytes())?;
     output.flush()?;
@@ -95,7 +108,7 @@ fn print(text: &str) -> Result<()> {
 }
 
 /// What helps a person, and would be in the way of a program that reads the table.
-fn note(text: &str) {
+pub(crate) fn note(text: &str) {
     // Without a reader there is nobody to help.
     let _ = writeln!(io::stderr(), "{text}");
 }

@@ -17,6 +17,7 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, WWW_AUTHENTICATE};
 use http::uri::Authority;
 use http::{HeaderMap, StatusCode};
 use metrics_exporter_prometheus::PrometheusHandle;
+use semel_core::Outbox;
 use tokio::net::TcpListener;
 
 pub use api::{Api, Whole};
@@ -36,22 +37,25 @@ const METRICS: &str = "/metrics";
 /// With a token, `/healthz` and `/readyz` are open and everything else asks for it; a path that
 /// does not exist, too. Without one, only callers on this machine are served.
 ///
-/// `ready` asks the store, and its error says what is wrong.
-pub fn router<R, F, S>(
+/// `ready` asks the store, and its error says what is wrong. `outbox` is the store's own, without
+/// what is around it.
+pub fn router<R, F, S, O>(
     token: Option<Token>,
     ready: R,
     metrics: PrometheusHandle,
     api: Api<S>,
+    outbox: O,
 ) -> Router
 where
     S: Whole,
+    O: Outbox,
     R: Fn() -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<(), String>> + Send + 'static,
 {
     let access = Arc::new(token.map_or(Access::Loopback, Access::Token));
     let guarded = Router::new()
         .route(METRICS, get(move || async move { exposition(&metrics) }))
-        .merge(api::router(api))
+        .merge(api::router(api, outbox))
         .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here\n") })
         .layer(middleware::from_fn_with_state(
             Arc::clone(&access),

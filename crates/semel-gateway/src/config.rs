@@ -20,6 +20,7 @@ mod address;
 mod document;
 mod environment;
 mod fingerprint;
+mod outbox;
 mod pattern;
 mod policy;
 mod poll;
@@ -44,6 +45,7 @@ use semel_seal::Keyring;
 
 pub use address::{CacheUrl, Listen, Secret, StoreUrl, Upstream};
 pub use environment::Environment;
+pub use outbox::{Destination, Hidden, OutboxConfig};
 pub use pattern::Pattern;
 pub use policy::{MAX_BODY, PolicyConfig};
 pub use poll::Poll;
@@ -99,6 +101,8 @@ pub struct Config {
     pub routes: Vec<RouteConfig>,
     /// Who sends events, in the order of the file.
     pub webhooks: Vec<WebhookConfig>,
+    /// Where events go that the application writes.
+    pub outbox: Option<OutboxConfig>,
 }
 
 /// The listener for operators.
@@ -263,6 +267,14 @@ impl Source {
                  execute again; write \"sqlite:semel.db\", or add --allow-volatile for a test",
             );
         }
+        if let Some(outbox) = &document.outbox
+            && store == StoreUrl::Memory
+        {
+            problems.at(
+                outbox.span(),
+                "an application writes its events into the store's database, and `memory:` is none",
+            );
+        }
         let cache = pick.of(None, "", "SEMEL_CACHE", document.cache);
         if let Some((_, from)) = &cache
             && !matches!(store, StoreUrl::Postgres(_))
@@ -314,6 +326,7 @@ impl Source {
             limits: document.limits,
             routes: document.routes,
             webhooks: document.webhooks,
+            outbox: document.outbox.map(toml::Spanned::into_inner),
         })
     }
 }

@@ -10,6 +10,7 @@ pub mod config;
 mod front;
 mod hygiene;
 pub mod observed;
+pub mod outbox;
 pub mod reconcile;
 mod run;
 pub mod server;

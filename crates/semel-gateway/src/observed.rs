@@ -1,16 +1,11 @@
 //! What happens to operations in this process, told to whoever listens.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use semel_core::history::Entry;
-use semel_core::inbox::{Handling, Message, Parked, Receipt};
-use semel_core::store::{Epoch, Hearing, Page, Query, Result, Standing, Which};
+use semel_core::store::Result;
 use semel_core::{
-    Backoff, By, Clock, Code, Completion, Decision, Fence, Held, Identity, Inbox, Inspect,
-    Maintain, OperationId, Record, RecoveryPoint, Reserve, Resolution, Resolve, Resource, Status,
-    Store, Timestamp, Verdict,
+    Code, Completion, Decision, Fence, Held, Inbox, Inspect, Maintain, Outbox, Owner, Record,
+    RecoveryPoint, Reserve, Resolution, Resolve, Resource, Status, Store, Timestamp, Verdict,
 };
 use tokio::sync::broadcast;
 
@@ -106,6 +101,8 @@ impl<S: Store> Observed<S> {
 }
 
 impl<S: Store> Store for Observed<S> {
+    semel_core::forward!([inner] glance clock epoch watch prepare prepare_point heartbeat);
+
     async fn reserve(&self, request: Reserve) -> Result<Decision> {
         let decision = self.inner.reserve(request).await?;
         match &decision {
@@ -119,22 +116,6 @@ impl<S: Store> Store for Observed<S> {
             | Decision::Expired(_) => {}
         }
         Ok(decision)
-    }
-
-    fn glance(&self, request: &Reserve) -> Option<Decision> {
-        self.inner.glance(request)
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.inner.clock()
-    }
-
-    fn epoch(&self) -> Option<Epoch> {
-        self.inner.epoch()
-    }
-
-    async fn watch(&self, fence: Fence) -> Option<Hearing> {
-        self.inner.watch(fence).await
     }
 
     async fn complete(&self, fence: Fence, completion: Completion) -> Result<Held> {
@@ -162,14 +143,6 @@ impl<S: Store> Store for Observed<S> {
         self.held(fence, held, Some(Status::Unknown), "mark_unknown")
     }
 
-    fn prepare(&self, id: OperationId, completion: Completion) -> Result<Completion> {
-        self.inner.prepare(id, completion)
-    }
-
-    async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {
-        self.inner.heartbeat(fence, lease).await
-    }
-
     async fn advance(&self, fence: Fence, point: RecoveryPoint) -> Result<Held> {
         let held = self.inner.advance(fence, point).await;
         self.held(fence, held, Some(Status::InProgress), "advance")
@@ -177,6 +150,8 @@ impl<S: Store> Store for Observed<S> {
 }
 
 impl<S: Maintain + Store> Maintain for Observed<S> {
+    semel_core::forward!([inner] claim_due expire drop_bodies purge erase);
+
     async fn sweep(&self, limit: usize) -> Result<Vec<Fence>> {
         let swept = self.inner.sweep(limit).await?;
         for fence in &swept {
@@ -185,8 +160,19 @@ impl<S: Maintain + Store> Maintain for Observed<S> {
         Ok(swept)
     }
 
-    async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {
-        self.inner.claim_due(which, backoff, limit).await
+    async fn claim_abandoned(
+        &self,
+        operation: &str,
+        owner: Owner,
+        lease: Duration,
+        limit: usize,
+    ) -> Result<Vec<Record>> {
+        let claimed = self.inner.claim_abandoned(operation, owner, lease, limit);
+        let claimed = claimed.await?;
+        for record in &claimed {
+            self.tell(record.fence(), Some(Status::InProgress), "claim_abandoned");
+        }
+        Ok(claimed)
     }
 
     async fn resolve(&self, verdict: Resolve) -> Result<Resolution> {
@@ -204,68 +190,17 @@ impl<S: Maintain + Store> Maintain for Observed<S> {
         let resolution = self.inner.dead_letter(fence, code).await;
         self.resolved(fence, resolution, Status::Unknown, "dead_letter")
     }
-
-    async fn expire(&self, limit: usize) -> Result<usize> {
-        self.inner.expire(limit).await
-    }
-
-    async fn drop_bodies(&self, limit: usize) -> Result<usize> {
-        self.inner.drop_bodies(limit).await
-    }
-
-    async fn purge(&self, limit: usize) -> Result<usize> {
-        self.inner.purge(limit).await
-    }
-
-    async fn erase(&self, id: OperationId, by: By) -> Result<bool> {
-        self.inner.erase(id, by).await
-    }
 }
 
 impl<S: Inspect> Inspect for Observed<S> {
-    async fn find(&self, id: OperationId) -> Result<Option<Record>> {
-        self.inner.find(id).await
-    }
-
-    async fn find_identity(&self, identity: &Identity) -> Result<Option<Record>> {
-        self.inner.find_identity(identity).await
-    }
-
-    async fn find_resource(&self, resource_id: &str) -> Result<Option<Record>> {
-        self.inner.find_resource(resource_id).await
-    }
-
-    async fn history(&self, id: OperationId) -> Result<Vec<Entry>> {
-        self.inner.history(id).await
-    }
-
-    fn reveal(&self, id: OperationId, evidence: Bytes) -> Result<Bytes> {
-        self.inner.reveal(id, evidence)
-    }
-
-    async fn standing(&self) -> Result<Vec<Standing>> {
-        self.inner.standing().await
-    }
-
-    async fn list(&self, query: Query) -> Result<Page> {
-        self.inner.list(query).await
-    }
+    semel_core::forward!([inner] find find_identity find_resource history reveal standing list);
 }
 
 impl<S: Inbox> Inbox for Observed<S> {
-    async fn receive(&self, message: Message, handling: Handling) -> Result<Receipt> {
-        self.inner.receive(message, handling).await
-    }
+    semel_core::forward!([inner] receive settle claim_parked forget);
+}
 
-    async fn settle(&self, source: &str, id: &str) -> Result<()> {
-        self.inner.settle(source, id).await
-    }
-
-    async fn claim_parked(&self, backoff: Backoff, limit: usize) -> Result<Vec<Parked>> {
-        self.inner.claim_parked(backoff, limit).await
-    }
-
-    async fn forget(&self, limit: usize) -> Result<usize> {
-        self.inner.forget(limit).await
-    }
+impl<S: Outbox> Outbox for Observed<S> {
+    semel_core::forward!([inner] claim_events mark_sent hold_back set_aside);
+    semel_core::forward!([inner] dead_events revive backlog stand_down);
 }

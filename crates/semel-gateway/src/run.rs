@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use semel_core::{Inspect, Memory, OperationId};
+use semel_core::{Inspect, Memory, OperationId, Outbox, Store as _};
 use semel_http::route;
 use semel_postgres::Postgres;
 use semel_seal::Sealed;
@@ -29,7 +29,7 @@ use crate::server::{Limits, Tls, TlsError, Workers, bind};
 use crate::upstream::{ConfigError, Forward, Upstream, UpstreamConfig};
 use reload::reload;
 
-use crate::{admin, reconcile, telemetry, webhooks};
+use crate::{admin, outbox, reconcile, telemetry, webhooks};
 
 /// Where the listeners are, once both are ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,6 +78,9 @@ pub enum Error {
     /// What is unknown cannot be found out as configured.
     #[error(transparent)]
     Reconcile(#[from] reconcile::Error),
+    /// Events cannot go where they are to go.
+    #[error("[outbox]: {0}")]
+    Outbox(#[from] semel_brokers::Error),
     /// The upstream's address cannot be used.
     #[error("the upstream {address}: {source}")]
     Upstream {
@@ -128,23 +131,24 @@ pub async fn run(
     match &config.store {
         StoreUrl::Sqlite(path) => {
             let store = Sqlite::open(path).await?;
-            process.run(store, config, ready).await
+            process.run(store.clone(), store, config, ready).await
         }
         StoreUrl::Postgres(url) => {
             let store = Postgres::open(url.expose()).await?;
             match &config.cache {
                 Some(CacheUrl(cache)) => {
                     let cached = semel_redis::Options::new(cache.expose())
-                        .open(store)
+                        .open(store.clone())
                         .await?;
-                    process.run(cached, config, ready).await
+                    process.run(cached, store, config, ready).await
                 }
-                None => process.run(store, config, ready).await,
+                None => process.run(store.clone(), store, config, ready).await,
             }
         }
         StoreUrl::Memory => {
             tracing::warn!("the store is memory: everything is forgotten when the process ends");
-            process.run(Memory::default(), config, ready).await
+            let store = Memory::default();
+            process.run(store.clone(), store, config, ready).await
         }
     }
 }
@@ -157,9 +161,11 @@ struct Process {
 }
 
 impl Process {
-    async fn run<S: Whole>(
+    /// `outbox` is that of the store, with nothing around it: events are neither sealed nor cached.
+    async fn run<S: Whole, O: Outbox + Clone>(
         self,
         store: S,
+        outbox: O,
         config: Config,
         ready: impl FnOnce(&Listening),
     ) -> Result<(), Error> {
@@ -191,6 +197,7 @@ impl Process {
             move || ready_when_answering(asked.clone()),
             metrics,
             api,
+            outbox.clone(),
         );
         let admin = tokio::spawn(admin::serve(
             admin_listener,
@@ -199,7 +206,12 @@ impl Process {
         ));
         let worker = match self.role {
             Role::Gateway | Role::Worker => {
-                let worker = Worker::new(store.clone()).reconcilers(reconcilers);
+                let mut worker = Worker::new(store.clone()).reconcilers(reconcilers);
+                if let Some(config) = &config.outbox {
+                    for chore in outbox::chores(config, outbox, store.clock()).await? {
+                        worker = worker.also(chore);
+                    }
+                }
                 Some(tokio::spawn(worker.run(stop.clone())))
             }
             Role::GatewayOnly => None,

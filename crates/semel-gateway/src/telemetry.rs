@@ -51,7 +51,7 @@ const COUNTERS: [(&str, &str); 10] = [
     (names::UNGUARDED, "Requests that passed without a key"),
 ];
 
-const WORKER_COUNTERS: [(&str, &str); 10] = [
+const WORKER_COUNTERS: [(&str, &str); 13] = [
     (worker::ZOMBIE, "Executions whose owner fell silent"),
     (
         worker::PRUNED,
@@ -74,6 +74,46 @@ const WORKER_COUNTERS: [(&str, &str); 10] = [
         "Events that say that something happened which had been released",
     ),
     (RECEIVED, "Deliveries of events, by what became of them"),
+    (
+        worker::OUTBOX_PUBLISHED,
+        "Events of the outbox that a broker confirmed",
+    ),
+    (
+        worker::OUTBOX_REFUSED,
+        "Events of the outbox that a broker did not take",
+    ),
+    (
+        worker::OUTBOX_DEAD,
+        "Events of the outbox that began to wait for a person",
+    ),
+];
+
+const GAUGES: [(&str, Unit, &str); 5] = [
+    (
+        worker::IN_PROGRESS_AGE,
+        Unit::Seconds,
+        "Age of the oldest execution under way",
+    ),
+    (
+        worker::UNKNOWN_COUNT,
+        Unit::Count,
+        "Operations whose outcome nobody knows",
+    ),
+    (
+        worker::OUTBOX_BACKLOG,
+        Unit::Count,
+        "Events that wait to be published",
+    ),
+    (
+        worker::OUTBOX_AGE,
+        Unit::Seconds,
+        "Age of the oldest event that waits to be published",
+    ),
+    (
+        worker::OUTBOX_DEAD_COUNT,
+        Unit::Count,
+        "Events that wait for a person",
+    ),
 ];
 
 /// Tells the recorder in use what the metrics mean.
@@ -81,15 +121,13 @@ pub fn describe() {
     for (name, meaning) in COUNTERS.into_iter().chain(WORKER_COUNTERS) {
         describe_counter!(name, Unit::Count, meaning);
     }
-    describe_gauge!(
-        worker::IN_PROGRESS_AGE,
+    for (name, unit, meaning) in GAUGES {
+        describe_gauge!(name, unit, meaning);
+    }
+    describe_histogram!(
+        worker::OUTBOX_PUBLISH_SECONDS,
         Unit::Seconds,
-        "Age of the oldest execution under way"
-    );
-    describe_gauge!(
-        worker::UNKNOWN_COUNT,
-        Unit::Count,
-        "Operations whose outcome nobody knows"
+        "Duration of publications"
     );
     describe_histogram!(
         names::RESERVE_SECONDS,
@@ -117,7 +155,8 @@ pub fn recorder() -> Result<PrometheusRecorder, BuildError> {
     let builder = PrometheusBuilder::new()
         .set_buckets_for_metric(name(names::RESERVE_SECONDS), &STORE_BUCKETS)?
         .set_buckets_for_metric(name(names::COMPLETE_SECONDS), &STORE_BUCKETS)?
-        .set_buckets_for_metric(name(names::EXECUTE_SECONDS), &EXECUTE_BUCKETS)?;
+        .set_buckets_for_metric(name(names::EXECUTE_SECONDS), &EXECUTE_BUCKETS)?
+        .set_buckets_for_metric(name(worker::OUTBOX_PUBLISH_SECONDS), &EXECUTE_BUCKETS)?;
     Ok(builder.build_recorder())
 }
 

@@ -42,6 +42,7 @@ fn router(token: Option<&str>, ready: Result<(), &'static str>) -> axum::Router 
             reconcilers: Reconcilers::new(Memory::default()),
             events: Events::default(),
         },
+        Memory::default(),
     )
 }
 

@@ -17,9 +17,10 @@ use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::{Method, Request, StatusCode};
 use http_body_util::{BodyDataStream, BodyExt as _};
+use semel_core::outbox::Event;
 use semel_core::{
     Completion, Decision, Fence, Fingerprint, Held, Identity, Inspect as _, Key, Maintain as _,
-    Memory, OperationId, Policy, Record, Reserve, Response, Store as _, Verdict,
+    Memory, OperationId, Outbox as _, Policy, Record, Reserve, Response, Store as _, Verdict,
 };
 use semel_gateway::admin::Api;
 use semel_gateway::observed::{Events, Observed};
@@ -70,6 +71,7 @@ impl World {
             || async { Ok(()) },
             recorder.handle(),
             api,
+            faulty.inner().clone(),
         );
         Self {
             store,
@@ -489,4 +491,82 @@ async fn a_store_that_fails_is_said_plainly() {
     let (status, problem) = world.get(&format!("/api/v1/operations/{}", fence.id)).await;
     assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(problem["code"], "admin_store_unavailable");
+}
+
+#[tokio::test]
+async fn the_outbox_is_shown_without_payloads_and_a_dead_event_is_tried_again() {
+    let world = World::new(None);
+    let (status, empty) = world.get("/api/v1/outbox").await;
+    assert_eq!(status, StatusCode::OK);
+    let nothing = json!({ "waiting": 0, "oldest_age_seconds": null, "dead": 0, "dead_events": [] });
+    assert_eq!(empty, nothing);
+
+    let outbox = world.faulty.inner();
+    let event = |kind: &str| Event::new(kind, "payment/1", "\"secret\"").unwrap();
+    let (poison, fine) = (event("payment.created"), event("payment.settled"));
+    outbox.publish(poison.clone());
+    outbox.publish(fine.clone());
+    outbox.set_aside(poison.id, "400: no").await.unwrap();
+    let (status, shown) = world.get("/api/v1/outbox?limit=1").await;
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!((&shown["waiting"], &shown["dead"]), (&json!(1), &json!(1)));
+    assert_eq!(shown["oldest_age_seconds"], json!(0.0));
+    let dead = &shown["dead_events"][0];
+    assert_eq!(dead["id"], poison.id.to_string());
+    assert_eq!(dead["kind"], "payment.created");
+    assert_eq!(dead["aggregate"], "payment/1");
+    assert_eq!(dead["payload_bytes"], 8);
+    assert_eq!(dead["reason"], "400: no");
+    assert!(!shown.to_string().contains("secret"), "{shown}");
+
+    let retry = async |id: &str, kind: &str, body: &str| {
+        let path = format!("/api/v1/outbox/{id}/retry");
+        let request = request(Method::POST, &path).header("content-type", kind);
+        world
+            .send(request.body(Body::from(body.to_owned())).unwrap())
+            .await
+    };
+    let (id, json_type) = (poison.id.to_string(), "application/json");
+    for (id, kind, body, refused, code) in [
+        (
+            &*fine.id.to_string(),
+            json_type,
+            "",
+            404,
+            "admin_event_not_found",
+        ),
+        ("nothing", json_type, "", 404, "admin_event_not_found"),
+        (&*id, "text/plain", "", 415, "admin_decision_not_json"),
+        (&*id, json_type, "{", 422, "admin_decision_invalid"),
+        (
+            &*id,
+            json_type,
+            "{\"who\": 1}",
+            422,
+            "admin_decision_invalid",
+        ),
+        (
+            &*id,
+            json_type,
+            "{\"by\": \"a\\nb\"}",
+            422,
+            "admin_decision_invalid",
+        ),
+    ] {
+        let (status, problem) = retry(id, kind, body).await;
+        assert_eq!(status.as_u16(), refused, "{problem}");
+        assert_eq!(problem["code"], code, "{problem}");
+    }
+    assert_eq!(outbox.backlog().await.unwrap().dead, 1);
+    let body = json!({ "reason": "mended", "by": "kim" }).to_string();
+    let (status, answer) = retry(&id, json_type, &body).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    assert_eq!(answer, json!({ "id": id, "status": "waiting" }));
+    assert_eq!(outbox.backlog().await.unwrap().waiting, 2);
+    let (status, _) = retry(&id, json_type, &body).await;
+    assert_eq!(status, StatusCode::NOT_FOUND);
+    for wrong in ["limit=0", "limit=x", "cursor=1"] {
+        let (status, _) = world.get(&format!("/api/v1/outbox?{wrong}")).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{wrong}");
+    }
 }

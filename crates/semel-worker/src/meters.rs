@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
+use metrics::{Counter, Histogram};
 use semel_core::Timestamp;
+use semel_core::outbox::Backlog;
 use semel_core::store::Standing;
 
 /// Names of the metrics that are written here.
@@ -31,6 +33,20 @@ pub mod names {
     pub const GIVEN_UP: &str = "semel_webhook_given_up_total";
     /// Events that say that something happened which had been released, by `source`.
     pub const CONTRADICTED: &str = "semel_webhook_contradicted_total";
+    /// Events of the outbox that a broker confirmed.
+    pub const OUTBOX_PUBLISHED: &str = "semel_outbox_published_total";
+    /// Events of the outbox that a broker did not take, by `why`: `rejected`, `unavailable`.
+    pub const OUTBOX_REFUSED: &str = "semel_outbox_refused_total";
+    /// Events of the outbox that began to wait for a person.
+    pub const OUTBOX_DEAD: &str = "semel_outbox_dead_total";
+    /// How long a broker takes to confirm an event, or to refuse it.
+    pub const OUTBOX_PUBLISH_SECONDS: &str = "semel_outbox_publish_seconds";
+    /// Events that wait to be published, counted up to a bound.
+    pub const OUTBOX_BACKLOG: &str = "semel_outbox_backlog";
+    /// How long ago the oldest of them was written.
+    pub const OUTBOX_AGE: &str = "semel_outbox_oldest_age_seconds";
+    /// Events that wait for a person.
+    pub const OUTBOX_DEAD_COUNT: &str = "semel_outbox_dead_count";
 }
 
 /// The most commands that are labels. A route without a name calls its operations by their path,
@@ -91,6 +107,29 @@ impl Labels {
         }
         label.into()
     }
+}
+
+/// What is counted for every event, looked up once a round.
+pub(crate) struct RelayMeters {
+    pub(crate) published: Counter,
+    pub(crate) publish: Histogram,
+}
+
+impl RelayMeters {
+    pub(crate) fn new() -> Self {
+        Self {
+            published: metrics::counter!(names::OUTBOX_PUBLISHED),
+            publish: metrics::histogram!(names::OUTBOX_PUBLISH_SECONDS),
+        }
+    }
+}
+
+/// Shows how an outbox stands.
+pub(crate) fn show_backlog(backlog: &Backlog, now: Timestamp) {
+    let age = backlog.oldest.map_or(0.0, |oldest| seconds(oldest, now));
+    metrics::gauge!(names::OUTBOX_BACKLOG).set(count_of(backlog.waiting));
+    metrics::gauge!(names::OUTBOX_AGE).set(age);
+    metrics::gauge!(names::OUTBOX_DEAD_COUNT).set(count_of(backlog.dead));
 }
 
 fn seconds(since: Timestamp, now: Timestamp) -> f64 {

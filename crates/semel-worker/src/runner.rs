@@ -4,8 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use semel_core::outbox::Refused;
 use semel_core::store::{MAX_BATCH, Result};
-use semel_core::{Backoff, Inbox, Inspect, Maintain, OperationId, Store};
+use semel_core::{Backoff, Chore, Inbox, Inspect, Maintain, OperationId, Store};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -56,10 +57,11 @@ pub struct Worker<S> {
     pub(crate) others: bool,
     pub(crate) labels: Arc<Labels>,
     pub(crate) sizes: Arc<Sizes>,
+    chores: Vec<Arc<dyn Chore>>,
 }
 
 /// A loop of the worker.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 enum Job {
     Sweep,
     Reconcile(Box<str>),
@@ -67,6 +69,7 @@ enum Job {
     Deliver,
     Retain,
     Measure,
+    Chore(Arc<dyn Chore>),
 }
 
 /// When the next round is due.
@@ -89,6 +92,7 @@ impl<S> Worker<S> {
             others: true,
             labels: Arc::default(),
             sizes: Arc::default(),
+            chores: Vec::new(),
         }
     }
 
@@ -122,11 +126,19 @@ impl<S> Worker<S> {
             ..self
         }
     }
+
+    /// Something else to repeat, in a loop of its own and treated like the rest: such as a
+    /// [relay](crate::Relay).
+    pub fn also(mut self, chore: Arc<dyn Chore>) -> Self {
+        self.chores.push(chore);
+        self
+    }
 }
 
 impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
     /// Runs until `shutdown` is cancelled and the rounds under way have ended, or
-    /// [`patience`](Pace::patience) is over.
+    /// [`patience`](Pace::patience) is over. Chores that have something to do at the end get as
+    /// much time again for it.
     ///
     /// A store that fails is asked again after growing pauses. A round that panics is reported,
     /// and its job goes on.
@@ -143,6 +155,7 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
         if self.others {
             jobs.push(Job::DeadLetter);
         }
+        jobs.extend(self.chores.iter().cloned().map(Job::Chore));
         let mut loops = JoinSet::new();
         for job in jobs {
             loops.spawn(self.clone().keep(job, shutdown.clone()));
@@ -154,29 +167,46 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
         }
     }
 
-    /// One job, round after round.
+    /// One job, until the end.
     async fn keep(self, job: Job, shutdown: CancellationToken) {
+        self.repeat(&job, shutdown).await;
+        if let Job::Chore(chore) = job {
+            let name = chore.name();
+            let stop = AbortOnDropHandle::new(tokio::spawn(async move { chore.stop().await }));
+            match tokio::time::timeout(self.pace.patience, stop).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(job = name, %error, "the end of a job panicked"),
+                Err(_) => tracing::warn!(job = name, "the end of a job took too long"),
+            }
+        }
+    }
+
+    /// Round after round.
+    async fn repeat(&self, job: &Job, shutdown: CancellationToken) {
         let mut outage = Outage::default();
         loop {
             let (worker, one, stopping) = (self.clone(), job.clone(), shutdown.clone());
             // In a task of its own: a panic ends the round, and the job begins the next.
             let round = tokio::spawn(async move { worker.round(&one, &stopping).await });
-            let round = AbortOnDropHandle::new(round);
+            let mut round = AbortOnDropHandle::new(round);
             let impatience = async {
                 shutdown.cancelled().await;
                 tokio::time::sleep(self.pace.patience).await;
             };
             let ended = tokio::select! {
                 biased;
-                ended = round => ended,
+                ended = &mut round => ended,
                 () = impatience => {
                     tracing::warn!(job = job.name(), "a round was given up; what it had claimed comes due again");
+                    // It has ended before anything else is done: it may be in the middle of a step.
+                    round.abort();
+                    let _ = tokio::time::timeout(self.pace.patience, round).await;
                     return;
                 }
             };
-            let pause = match outage.judge(&job, ended) {
+            let pause = match outage.judge(job, ended) {
                 Some(Next::Now) => Duration::ZERO,
-                Some(Next::Later) | None => self.pause(&job, outage.failures),
+                Some(Next::Later) | None => self.pause(job, outage.failures),
             };
             let pause = tokio::time::sleep(pause);
             if shutdown.run_until_cancelled(pause).await.is_none() {
@@ -197,6 +227,7 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
                 self.measure_once().await?;
                 false
             }
+            Job::Chore(chore) => chore.round().await?,
         };
         Ok(if full { Next::Now } else { Next::Later })
     }
@@ -210,6 +241,7 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
             Job::Deliver => self.pace.deliver,
             Job::Retain => self.pace.retain,
             Job::Measure => self.pace.measure,
+            Job::Chore(chore) => chore.every(),
         };
         let backoff = Backoff {
             every,
@@ -242,6 +274,7 @@ impl Outage {
                 ("done", Some(next))
             }
             Ok(Err(error)) => {
+                let error = blamed(&error);
                 if first {
                     tracing::error!(job = name, %error, "a job failed; it is tried again until it works");
                 } else {
@@ -264,6 +297,13 @@ impl Outage {
     }
 }
 
+/// Whose fault it is, in its own words: a relay fails by its broker as well as by its store.
+fn blamed(error: &semel_core::Error) -> &dyn std::error::Error {
+    let source = std::error::Error::source(error);
+    let refused = source.and_then(|source| source.downcast_ref::<Refused>());
+    refused.map_or(error, |refused| refused)
+}
+
 impl Job {
     fn name(&self) -> &'static str {
         match self {
@@ -273,6 +313,7 @@ impl Job {
             Self::Deliver => "deliver",
             Self::Retain => "retain",
             Self::Measure => "measure",
+            Self::Chore(chore) => chore.name(),
         }
     }
 }
@@ -309,6 +350,7 @@ impl<S> Clone for Worker<S> {
             others: self.others,
             labels: Arc::clone(&self.labels),
             sizes: Arc::clone(&self.sizes),
+            chores: self.chores.clone(),
         }
     }
 }

@@ -26,6 +26,7 @@
 mod event;
 mod receive;
 mod secret;
+mod sign;
 mod signature;
 
 use std::collections::BTreeMap;
@@ -41,6 +42,7 @@ use semel_core::time::micros;
 pub use event::{Find, MAX_EQUALS, Match, Meaning, Reading, Rules, TenantName, Unreadable};
 pub use receive::{Answer, LOOK_AFTER, RECEIVED, receive};
 pub use secret::{MAX_SECRETS, MIN_SECRET_BYTES, SecretError};
+pub use sign::Signer;
 pub use signature::{MAX_SIGNATURES, Refused};
 
 use secret::Secret;

@@ -31,7 +31,7 @@ const MAX_ANSWER: usize = 64 << 20;
 const MAX_TOKEN: u64 = 4096;
 
 /// The admin listener of a gateway.
-pub(super) struct Admin {
+pub(crate) struct Admin {
     client: Client,
     base: Url,
     token: Option<Token>,
@@ -44,24 +44,24 @@ struct Token {
 
 /// What was answered.
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(crate) struct Answer {
     /// JSON, as it was sent.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// The gateway's clock.
-    pub(super) now: Option<Timestamp>,
+    pub(crate) now: Option<Timestamp>,
     base: Url,
 }
 
 impl Answer {
     /// Its parts.
-    pub(super) fn read<T: DeserializeOwned>(&self) -> Result<T> {
+    pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T> {
         serde_json::from_str(&self.text)
             .map_err(|error| stranger(&self.base, &format!("its answer is another: {error}")))
     }
 }
 
 /// An address as it is typed.
-pub(super) fn address(typed: &str) -> Result<Url, String> {
+pub(crate) fn address(typed: &str) -> Result<Url, String> {
     let url = Url::parse(typed).ok().filter(Url::has_host);
     let Some(mut url) = url else {
         return Err("write it as http://HOST:PORT".to_owned());
@@ -85,7 +85,7 @@ pub(super) fn address(typed: &str) -> Result<Url, String> {
 
 impl Admin {
     /// With the token of the file, else of the environment, else without.
-    pub(super) fn new(base: &Url, token_file: Option<&Path>) -> Result<Self> {
+    pub(crate) fn new(base: &Url, token_file: Option<&Path>) -> Result<Self> {
         let token = match token_file {
             Some(path) => Some(Token::read(path)?),
             None => Token::from_environment()?,
@@ -105,40 +105,62 @@ impl Admin {
         })
     }
 
+    /// Looks at operations.
+    pub(crate) async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Answer> {
+        self.look("operations", path, query).await
+    }
+
     /// Looks.
-    pub(super) async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Answer> {
-        let mut url = self.url(path)?;
+    pub(crate) async fn look(
+        &self,
+        what: &str,
+        path: &[&str],
+        query: &[(&str, &str)],
+    ) -> Result<Answer> {
+        let mut url = self.url(what, path)?;
         for (name, value) in query {
             url.query_pairs_mut().append_pair(name, value);
         }
         self.ask(self.client.request(Method::GET, url)).await
     }
 
-    /// Decides.
-    pub(super) async fn post(
+    /// Decides about an operation.
+    pub(crate) async fn post(
         &self,
         id: OperationId,
         verb: &str,
         decision: &impl Serialize,
     ) -> Result<Answer> {
-        let url = self.url(&[&id.to_string(), verb])?;
+        let path = [&*id.to_string(), verb];
+        let look = format!("semel operations show {id}");
+        self.decide("operations", &path, decision, &look).await
+    }
+
+    /// Decides. `look` is how one sees whether it was done.
+    pub(crate) async fn decide(
+        &self,
+        what: &str,
+        path: &[&str],
+        decision: &impl Serialize,
+        look: &str,
+    ) -> Result<Answer> {
+        let url = self.url(what, path)?;
         let request = self.client.request(Method::POST, url);
         let asked = self.ask(request.json(decision)).await;
         asked.map_err(|error| match error.downcast::<Unanswered>() {
             Ok(unanswered) => anyhow!(
-                "{unanswered}\nWhether it was done is not known. Look before you repeat it: \
-                 semel operations show {id}"
+                "{unanswered}\nWhether it was done is not known. Look before you repeat it: {look}"
             ),
             Err(error) => error,
         })
     }
 
-    fn url(&self, path: &[&str]) -> Result<Url> {
+    fn url(&self, what: &str, path: &[&str]) -> Result<Url> {
         let mut url = self.base.clone();
         url.path_segments_mut()
             .map_err(|()| anyhow!("{} is no address to ask at", self.base))?
             .pop_if_empty()
-            .extend(["api", "v1", "operations"])
+            .extend(["api", "v1", what])
             .extend(path);
         Ok(url)
     }

@@ -14,20 +14,20 @@ const GAP: usize = 2;
 const NARROWEST: usize = 10;
 
 /// How many characters a line may have: unlimited where nobody looks at it.
-pub(super) fn width() -> Option<usize> {
+pub(crate) fn width() -> Option<usize> {
     let size = tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0).then(|| size.ws_col.into())
 }
 
 /// Columns, of which some give way where there is no room.
-pub(super) struct Table {
+pub(crate) struct Table {
     titles: &'static [&'static str],
     gives_way: &'static [bool],
     widths: Vec<usize>,
 }
 
 impl Table {
-    pub(super) fn new(titles: &'static [&'static str], gives_way: &'static [bool]) -> Self {
+    pub(crate) fn new(titles: &'static [&'static str], gives_way: &'static [bool]) -> Self {
         Self {
             titles,
             gives_way,
@@ -36,7 +36,7 @@ impl Table {
     }
 
     /// Makes room for these rows. What was printed before stays as it is.
-    pub(super) fn measure(&mut self, rows: &[Vec<String>]) {
+    pub(crate) fn measure(&mut self, rows: &[Vec<String>]) {
         for row in rows {
             for (width, cell) in self.widths.iter_mut().zip(row) {
                 *width = (*width).max(cell.chars().count());
@@ -45,7 +45,7 @@ impl Table {
     }
 
     /// Narrows what gives way until a line has at most so many characters; whether that worked.
-    pub(super) fn fit(&mut self, most: usize) -> bool {
+    pub(crate) fn fit(&mut self, most: usize) -> bool {
         while self.whole() > most {
             let widest = (0..self.widths.len())
                 .filter(|column| self.gives_way[*column] && self.widths[*column] > NARROWEST)
@@ -62,12 +62,12 @@ impl Table {
         self.widths.iter().sum::<usize>() + GAP * self.widths.len().saturating_sub(1)
     }
 
-    pub(super) fn head(&self) -> String {
+    pub(crate) fn head(&self) -> String {
         self.row(self.titles)
     }
 
     /// One line, without blanks at its end.
-    pub(super) fn row(&self, cells: &[impl AsRef<str>]) -> String {
+    pub(crate) fn row(&self, cells: &[impl AsRef<str>]) -> String {
         let mut line = String::new();
         for ((cell, width), gives_way) in cells.iter().zip(&self.widths).zip(self.gives_way) {
             let cell = cell.as_ref();

@@ -9,7 +9,7 @@ use jiff::fmt::rfc2822;
 
 /// On one line. What a terminal obeys or does not show is spelled out, as `\u{1b}` or `\n`; a
 /// backslash is doubled, so that two texts never look the same.
-pub(super) fn line(text: &str) -> String {
+pub(crate) fn line(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
@@ -22,7 +22,7 @@ pub(super) fn line(text: &str) -> String {
 }
 
 /// On lines of its own, each after `indent`. Here a backslash stays one: it is mostly JSON.
-pub(super) fn block(text: &str, indent: &str) -> String {
+pub(crate) fn block(text: &str, indent: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for part in text.lines() {
         safe.push_str(indent);
@@ -35,7 +35,7 @@ pub(super) fn block(text: &str, indent: &str) -> String {
 
 /// A JSON document that says the same, and whose text no terminal obeys. Whatever is outside
 /// ASCII, and DEL, can only be inside of strings, where an escape means the same.
-pub(super) fn document(json: &str) -> String {
+pub(crate) fn document(json: &str) -> String {
     let mut safe = String::with_capacity(json.len() + 1);
     for character in json.trim_end().chars() {
         let shown = character.is_ascii() && character != '\u{7f}';
@@ -53,7 +53,7 @@ pub(super) fn document(json: &str) -> String {
 }
 
 /// At most so many characters; what was cut shows.
-pub(super) fn cut(text: &str, most: usize) -> String {
+pub(crate) fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
     }
@@ -63,18 +63,18 @@ pub(super) fn cut(text: &str, most: usize) -> String {
 }
 
 /// A time as the API writes it.
-pub(super) fn time(text: &str) -> Option<Timestamp> {
+pub(crate) fn time(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
 /// A time as HTTP writes it.
-pub(super) fn date(text: &str) -> Option<Timestamp> {
+pub(crate) fn date(text: &str) -> Option<Timestamp> {
     let parsed = rfc2822::DateTimeParser::new().parse_timestamp(text);
     parsed.ok()
 }
 
 /// How long ago, in the unit that fits. By the gateway's clock, which the records are from.
-pub(super) fn age(since: &str, now: Option<Timestamp>) -> String {
+pub(crate) fn age(since: &str, now: Option<Timestamp>) -> String {
     let (Some(since), Some(now)) = (time(since), now) else {
         return "?".to_owned();
     };

@@ -2,6 +2,7 @@
 
 mod decide;
 mod events;
+mod outbox;
 mod problem;
 mod view;
 
@@ -13,7 +14,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use semel_core::store;
-use semel_core::{Inbox, Inspect, Key, Maintain, OperationId, Record, Status, Store};
+use semel_core::{Inbox, Inspect, Key, Maintain, OperationId, Outbox, Record, Status, Store};
 use semel_worker::Reconcilers;
 use serde::{Deserialize, Serialize};
 
@@ -43,7 +44,8 @@ pub trait Whole: Store + Maintain + Inspect + Inbox + Clone {}
 impl<S: Store + Maintain + Inspect + Inbox + Clone> Whole for S {}
 
 /// The paths below `/api/v1`.
-pub(super) fn router<S: Whole>(api: Api<S>) -> Router {
+pub(super) fn router<S: Whole, O: Outbox>(api: Api<S>, outbox: O) -> Router {
+    let outbox = outbox::router(outbox, api.store.clock());
     let decisions = Router::new()
         .route("/operations/{id}/resolve", post(decide::resolve::<S>))
         .route("/operations/{id}/reconcile", post(decide::reconcile::<S>))
@@ -57,6 +59,7 @@ pub(super) fn router<S: Whole>(api: Api<S>) -> Router {
     Router::new()
         .nest("/api/v1", looks.merge(decisions))
         .with_state(Arc::new(api))
+        .nest("/api/v1", outbox)
 }
 
 type Shared<S> = State<Arc<Api<S>>>;
@@ -95,13 +98,7 @@ impl Filters {
     fn query(self) -> Result<store::Query, Problem> {
         let given = |text: String| (!text.is_empty()).then_some(text);
         let wrong = |what: &str| Problem::query(what.to_owned());
-        let limit = given(self.limit).map_or(Ok(PAGE), |limit| {
-            let limit = limit
-                .parse()
-                .ok()
-                .filter(|limit| (1..=store::MAX_BATCH).contains(limit));
-            limit.ok_or_else(|| wrong("limit is a number from 1 to 1000"))
-        })?;
+        let limit = given(self.limit).map_or(Ok(PAGE), |text| limit(&text))?;
         Ok(store::Query {
             status: given(self.status)
                 .map(|status| {
@@ -130,6 +127,13 @@ impl Filters {
             limit,
         })
     }
+}
+
+fn limit(text: &str) -> Result<usize, Problem> {
+    let limit = text.parse().ok();
+    limit
+        .filter(|limit| (1..=store::MAX_BATCH).contains(limit))
+        .ok_or_else(|| Problem::query("limit is a number from 1 to 1000".to_owned()))
 }
 
 /// Whether the stored body is shown: it may hold what is nobody else's business.

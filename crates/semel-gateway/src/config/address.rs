@@ -129,6 +129,10 @@ pub enum StoreUrl {
 pub struct Secret(Box<str>);
 
 impl Secret {
+    pub(super) fn new(address: &str) -> Self {
+        Self(address.into())
+    }
+
     /// All of it, for whoever connects.
     pub fn expose(&self) -> &str {
         &self.0

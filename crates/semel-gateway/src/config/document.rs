@@ -17,9 +17,9 @@ use zeroize::Zeroizing;
 use super::problem::Problems;
 use super::table::Table;
 use super::{
-    CacheUrl, DialectName, Environment, Limits, Listen, PolicyConfig, RouteConfig, StoreUrl,
-    TenantFrom, TlsConfig, Upstream, WebhookConfig, header_name, policy, read_file, reconcile,
-    route, tenant, webhook,
+    CacheUrl, DialectName, Environment, Limits, Listen, OutboxConfig, PolicyConfig, RouteConfig,
+    StoreUrl, TenantFrom, TlsConfig, Upstream, WebhookConfig, header_name, outbox, policy,
+    read_file, reconcile, route, tenant, webhook,
 };
 use crate::admin::Token;
 
@@ -54,6 +54,7 @@ pub(super) struct Document {
     pub(super) limits: Limits,
     pub(super) routes: Vec<RouteConfig>,
     pub(super) webhooks: Vec<WebhookConfig>,
+    pub(super) outbox: Option<Spanned<OutboxConfig>>,
 }
 
 impl Document {
@@ -108,6 +109,10 @@ impl Document {
             one_tenant,
         };
         let webhooks = webhook::read(top.tables("webhook", "[[webhook]]"), &around);
+        let outbox = top.table("outbox", "[outbox]").and_then(|table| {
+            let span = table.span();
+            outbox::read(table, environment).map(|outbox| Spanned::new(span, outbox))
+        });
         top.finish();
         Some(Self {
             listen,
@@ -129,6 +134,7 @@ impl Document {
             limits: limits.unwrap_or_default(),
             routes,
             webhooks,
+            outbox,
         })
     }
 }

@@ -6,6 +6,7 @@ use semel_worker::webhook::{Find, Match, Rules, TenantName};
 use super::*;
 
 mod out_of_band;
+mod outbox;
 mod wrong;
 
 /// Reads `text` as if by `--upstream http://app --config semel.toml`.

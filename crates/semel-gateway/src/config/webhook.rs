@@ -179,6 +179,33 @@ fn read_secrets(
     environment: &Environment,
 ) -> Option<Vec<String>> {
     let problems = table.problems;
+    let (asked, all) = each_secret(table, scheme, environment);
+    let given = ["secret_env", "secret_file"]
+        .into_iter()
+        .filter_map(|key| table.key_span(key))
+        .next_back();
+    match given {
+        None => problems.at(
+            table.span(),
+            "without a secret anybody could send events; write `secret_env = \"PSP_SECRET\"` or \
+             `secret_file = \"psp.secret\"`",
+        ),
+        Some(span) if asked == 0 || asked > MAX_SECRETS => {
+            let message = format!("a webhook has 1 to {MAX_SECRETS} secrets, and this has {asked}");
+            problems.at(span, message);
+        }
+        Some(_) => {}
+    }
+    (asked == all.len() && (1..=MAX_SECRETS).contains(&asked)).then_some(all)
+}
+
+/// How many secrets are asked for, and those that can be used.
+pub(super) fn each_secret(
+    table: &mut Table<'_>,
+    scheme: Option<&Scheme>,
+    environment: &Environment,
+) -> (usize, Vec<String>) {
+    let problems = table.problems;
     let fit = |from: &str, secret: String| match scheme.map(|scheme| scheme.check(&secret)) {
         Some(Err(problem)) => Err(format!("{from}: {problem}")),
         Some(Ok(())) | None => Ok(secret),
@@ -205,23 +232,7 @@ fn read_secrets(
         });
         keep(secret, &spanned.span(), problems, &mut all);
     }
-    let given = ["secret_env", "secret_file"]
-        .into_iter()
-        .filter_map(|key| table.key_span(key))
-        .next_back();
-    match given {
-        None => problems.at(
-            table.span(),
-            "without a secret anybody could send events; write `secret_env = \"PSP_SECRET\"` or \
-             `secret_file = \"psp.secret\"`",
-        ),
-        Some(span) if asked == 0 || asked > MAX_SECRETS => {
-            let message = format!("a webhook has 1 to {MAX_SECRETS} secrets, and this has {asked}");
-            problems.at(span, message);
-        }
-        Some(_) => {}
-    }
-    (asked == all.len() && (1..=MAX_SECRETS).contains(&asked)).then_some(all)
+    (asked, all)
 }
 
 fn keep(

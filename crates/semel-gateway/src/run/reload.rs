@@ -60,6 +60,7 @@ fn needs_restart(running: &Config, read: &Config) -> Vec<&'static str> {
         ("tls", running.tls != read.tls),
         ("limits", running.limits != read.limits),
         ("route.reconcile", reconciled(running).ne(reconciled(read))),
+        ("outbox", running.outbox != read.outbox),
         ("policy.drain", running.drain != read.drain),
         (
             "policy.upstream_timeout, for requests that are not guarded",

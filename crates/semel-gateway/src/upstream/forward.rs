@@ -43,7 +43,7 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let Self { upstream, patience } = self.clone();
-        let operation = request.extensions().get::<Operation>().copied();
+        let operation = request.extensions().get::<Operation>().cloned();
         Box::pin(async move {
             let sending = upstream.send(request);
             let answer = if operation.is_some() {

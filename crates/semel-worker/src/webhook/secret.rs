@@ -89,7 +89,7 @@ impl Secret {
         Self(Hmac::new_from_slice(key).unwrap())
     }
 
-    fn tag(&self, parts: &[&[u8]]) -> [u8; 32] {
+    pub(super) fn tag(&self, parts: &[&[u8]]) -> [u8; 32] {
         let mut mac = self.0.clone();
         for part in parts {
             mac.update(part);

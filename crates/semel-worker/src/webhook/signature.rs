@@ -12,9 +12,9 @@ pub const MAX_SIGNATURES: usize = 16;
 /// The most digits of a time in seconds; these reach beyond the year 30,000.
 const MAX_DIGITS: usize = 12;
 
-const ID: HeaderName = HeaderName::from_static("webhook-id");
-const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
-const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+pub(super) const ID: HeaderName = HeaderName::from_static("webhook-id");
+pub(super) const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
+pub(super) const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 const STRIPE: HeaderName = HeaderName::from_static("stripe-signature");
 
 /// Why an event was refused. For the log: whoever sent it is not told.

@@ -7,6 +7,7 @@
     reason = "test code says what is wrong by panicking, at any answer but the right one"
 )]
 
+mod chores;
 mod meters;
 mod notices;
 mod pipeline;

@@ -8,8 +8,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use semel_core::inbox::{Handling, Message};
-use semel_core::{Inbox as _, Maintain as _, Store as _};
-use semel_worker::{About, CancellationToken, Notice, Says, Schedule, apply};
+use semel_core::outbox::{Event, Publishing, Refused, Sink};
+use semel_core::{Chore as _, Inbox as _, Maintain as _, Store as _};
+use semel_worker::{About, BacklogGauge, CancellationToken, Notice, Relay, Says, Schedule, apply};
 
 use crate::support::{LEASE, PAY, SECOND, Script, World, completion, paid, response};
 
@@ -156,6 +157,53 @@ fn a_gauge_goes_back_to_nothing() {
         [
             "api_idempotency_in_progress_age_max_seconds{operation=create_payment} 0",
             "api_idempotency_unknown_count{operation=create_payment} 0",
+        ]
+    );
+}
+
+/// Takes events, or not, by their kind.
+struct Choosy;
+
+impl Sink for Choosy {
+    fn publish<'a>(&'a self, event: &'a Event) -> Publishing<'a> {
+        let answer = match &*event.kind {
+            "poison" => Err(Refused::Rejected("no".into())),
+            "away" => Err(Refused::Unavailable("away".into())),
+            _ => Ok(()),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+}
+
+#[test]
+fn an_outbox_is_counted_without_names() {
+    let kept = recorded(async {
+        let world = World::new();
+        let store = world.store.inner().clone();
+        let write = |kind: &str| {
+            let event = Event::new(kind, format!("secret/{kind}"), "secret");
+            store.publish(event.unwrap());
+        };
+        write("fine");
+        write("poison");
+        let relay = Relay::new(store.clone(), Arc::new(Choosy)).max_tries(1);
+        relay.round().await.unwrap();
+        write("away");
+        relay.round().await.unwrap_err();
+        world.clock.advance(3 * SECOND);
+        let gauge = BacklogGauge::new(store.clone(), Arc::new(world.clock.clone()));
+        gauge.round().await.unwrap();
+    });
+    assert_eq!(
+        kept.shown(),
+        [
+            "semel_outbox_backlog{} 1",
+            "semel_outbox_dead_count{} 1",
+            "semel_outbox_dead_total{} 1",
+            "semel_outbox_oldest_age_seconds{} 3",
+            "semel_outbox_published_total{} 1",
+            "semel_outbox_refused_total{why=rejected} 1",
+            "semel_outbox_refused_total{why=unavailable} 1",
         ]
     );
 }

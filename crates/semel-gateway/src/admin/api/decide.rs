@@ -58,11 +58,11 @@ struct Written {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Reason {
+pub(super) struct Reason {
     #[serde(default)]
-    reason: String,
+    pub(super) reason: String,
     #[serde(default)]
-    by: Option<String>,
+    pub(super) by: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -180,7 +180,7 @@ pub(super) async fn erase<S: Whole>(
 }
 
 /// A browser on another site can post a form, and not JSON.
-fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Problem> {
+pub(super) fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Problem> {
     let kind = headers
         .get(CONTENT_TYPE)
         .and_then(|kind| kind.to_str().ok());
@@ -193,13 +193,19 @@ fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Prob
     serde_json::from_slice(body).map_err(|error| Problem::decision(error.to_string()))
 }
 
-fn by(who_said: Option<&str>, reason: &str) -> Result<By, Problem> {
-    let reason = reason.trim();
+fn by(who_said: Option<&str>, said: &str) -> Result<By, Problem> {
+    let reason = reason(said)?;
     if reason.is_empty() {
         return Err(Problem::decision(
             "`reason` is required: it is what the next person reads in the history",
         ));
     }
+    Ok(By::person(who(who_said)?, reason))
+}
+
+/// A reason that can be kept, or none.
+pub(super) fn reason(said: &str) -> Result<&str, Problem> {
+    let reason = said.trim();
     if reason.contains('\0') {
         return Err(Problem::decision("`reason` cannot hold a NUL character"));
     }
@@ -207,10 +213,10 @@ fn by(who_said: Option<&str>, reason: &str) -> Result<By, Problem> {
         let detail = format!("`reason` has at most {MAX_REASON} bytes");
         return Err(Problem::decision(detail));
     }
-    Ok(By::person(who(who_said)?, reason))
+    Ok(reason)
 }
 
-fn who(said: Option<&str>) -> Result<String, Problem> {
+pub(super) fn who(said: Option<&str>) -> Result<String, Problem> {
     match said.map(str::trim) {
         None | Some("") => Ok("operator".to_owned()),
         Some(name) if name.len() <= MAX_WHO && !name.chars().any(char::is_control) => {

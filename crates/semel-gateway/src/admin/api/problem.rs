@@ -84,6 +84,19 @@ impl Problem {
         )
     }
 
+    pub(super) fn no_dead_event() -> Self {
+        let detail = "No event that waits for a person has that id. It may be waiting to be \
+                      published, or be published already."
+            .to_owned();
+        let title = "There is no such event";
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "admin_event_not_found",
+            title,
+            detail,
+        )
+    }
+
     /// The operation stands elsewhere than where the decision applies.
     pub(super) fn conflict(found: Status, detail: impl Into<String>) -> Self {
         let title = "The operation is not in a state for that";
@@ -155,6 +168,7 @@ mod tests {
             Problem::decision(""),
             Problem::media_type(),
             Problem::not_found(),
+            Problem::no_dead_event(),
             Problem::conflict(Status::Completed, ""),
             Problem::internal(""),
             Problem::from(unavailable),

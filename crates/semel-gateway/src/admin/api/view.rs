@@ -258,12 +258,15 @@ pub(super) fn stats(standing: &[Standing], now: Timestamp) -> ShownStats {
 }
 
 fn tally(tally: &Tally, now: Timestamp) -> ShownTally {
-    #[allow(clippy::cast_precision_loss, reason = "an age in seconds, for people")]
-    let age = |oldest: Timestamp| (now.as_micros() - oldest.as_micros()).max(0) as f64 / 1e6;
     ShownTally {
         count: tally.count,
-        oldest_age_seconds: tally.oldest.map(age),
+        oldest_age_seconds: tally.oldest.map(|oldest| age_seconds(oldest, now)),
     }
+}
+
+#[allow(clippy::cast_precision_loss, reason = "an age in seconds, for people")]
+pub(super) fn age_seconds(since: Timestamp, now: Timestamp) -> f64 {
+    (now.as_micros() - since.as_micros()).max(0) as f64 / 1e6
 }
 
 fn text(bytes: &[u8]) -> String {
