@@ -17,7 +17,6 @@
 //! caller to decide, who knows whether that is safe.
 
 mod book;
-mod client;
 mod payments;
 
 use std::path::PathBuf;
@@ -31,6 +30,7 @@ use axum::routing::{get, post};
 use tokio::net::TcpListener;
 
 use crate::Error;
+use crate::client::Provider;
 use crate::serve::{self, Running};
 pub use book::{Payment, PaymentStatus, Summary};
 use payments::Service;
@@ -85,7 +85,7 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), Error> {
     let running = Running::default();
-    let provider = client::Provider::new(&config.provider, config.provider_timeout)?;
+    let provider = Provider::new(&config.provider, config.provider_timeout)?;
     let path = config.database;
     let book = tokio::task::spawn_blocking(move || book::Book::open(path.as_deref())).await??;
     let service = Arc::new(Service {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-/// Why the provider or the service could not start.
+/// Why the provider, the service or the shop could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -40,7 +40,22 @@ pub enum Error {
     /// Events would be signed with nothing.
     #[error("the webhook secret is not whsec_ and a key in base64")]
     WebhookSecret,
+    /// The shop's database cannot be opened.
+    #[error("the database cannot be opened: {0}")]
+    Open(Box<dyn std::error::Error + Send + Sync>),
+    /// A route of the shop's cannot be guarded.
+    #[error(transparent)]
+    Route(#[from] semel::route::Error),
+    /// The way to a broker makes no sense.
+    #[error(transparent)]
+    Broker(#[from] semel::brokers::Error),
     /// A thread that was opening files was lost.
     #[error("opening was interrupted: {0}")]
     Interrupted(#[from] tokio::task::JoinError),
+}
+
+impl Error {
+    pub(crate) fn open(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
+        Self::Open(error.into())
+    }
 }

@@ -1,4 +1,4 @@
-//! The two servers as processes, so that tests and people can kill them and start them again.
+//! The servers as processes, so that tests and people can kill them and start them again.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use payments::{app, provider};
+use payments::{app, provider, shop};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tracing_subscriber::EnvFilter;
@@ -40,6 +40,30 @@ enum Command {
         /// Take no notice of a gateway's headers: a second execution is a second charge
         #[arg(long)]
         ignore_gateway: bool,
+    },
+    /// The same business, told with the library
+    Shop {
+        /// Where to listen; port 0 is any that is free
+        #[arg(long, default_value = "127.0.0.1:3002")]
+        listen: SocketAddr,
+        /// The provider's address
+        #[arg(long, default_value = "http://127.0.0.1:3001")]
+        provider: String,
+        /// Where everything is kept: sqlite:PATH or postgres://…
+        #[arg(long, default_value = "sqlite:shop.db", value_parser = database)]
+        store: shop::Database,
+        /// A broker between the shop and its consumers: nats://… or amqp://…
+        #[arg(long)]
+        events: Option<String>,
+        /// What the stream or exchange is called at the broker
+        #[arg(long, default_value = "shop")]
+        stream: String,
+        /// How long a silent process is thought to be alive
+        #[arg(long, default_value_t = 10_000)]
+        lease_ms: u64,
+        /// What this process is called: the same when it is started again, another beside it
+        #[arg(long, default_value = "shop")]
+        name: String,
     },
     /// The provider
     Provider {
@@ -95,6 +119,22 @@ async fn run(command: Command) -> anyhow::Result<()> {
             let listener = bind("app", listen).await?;
             app::serve(listener, config, shutdown).await?;
         }
+        Command::Shop {
+            listen,
+            provider,
+            store,
+            events,
+            stream,
+            lease_ms,
+            name,
+        } => {
+            let mut config = shop::Config::new(provider, store);
+            config.events = events.map_or(Ok(shop::Way::InProcess), |url| way(url, stream))?;
+            config.lease = Duration::from_millis(lease_ms);
+            config.name = name;
+            let listener = bind("shop", listen).await?;
+            shop::serve(listener, config, shutdown).await?;
+        }
         Command::Provider { listen, ledger } => {
             let mut config = provider::Config::default();
             config.ledger = ledger;
@@ -103,6 +143,27 @@ async fn run(command: Command) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn database(text: &str) -> Result<shop::Database, &'static str> {
+    if text.starts_with("postgres://") || text.starts_with("postgresql://") {
+        return Ok(shop::Database::Postgres(text.to_owned()));
+    }
+    match text.strip_prefix("sqlite:") {
+        Some(path) if !path.is_empty() => Ok(shop::Database::Sqlite(path.into())),
+        Some(_) | None => Err("write sqlite:PATH or postgres://HOST/DATABASE"),
+    }
+}
+
+fn way(url: String, stream: String) -> anyhow::Result<shop::Way> {
+    match url.split_once("://") {
+        Some(("nats" | "tls", _)) => Ok(shop::Way::Nats { url, stream }),
+        Some(("amqp" | "amqps", _)) => Ok(shop::Way::RabbitMq {
+            url,
+            exchange: stream,
+        }),
+        Some(_) | None => anyhow::bail!("events go to nats://… or amqp://…"),
+    }
 }
 
 async fn stopped(mut terminate: Signal, mut interrupt: Signal) {

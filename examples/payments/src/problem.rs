@@ -5,6 +5,9 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
+/// The media type of a refusal.
+pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
+
 /// A refusal with a code for programs and a sentence for people.
 pub(crate) fn problem(status: StatusCode, code: &str, detail: &str) -> Response {
     let body = json!({
@@ -15,10 +18,9 @@ pub(crate) fn problem(status: StatusCode, code: &str, detail: &str) -> Response 
         "detail": detail,
     });
     let mut response = (status, Json(body)).into_response();
-    response.headers_mut().insert(
-        header::CONTENT_TYPE,
-        HeaderValue::from_static("application/problem+json"),
-    );
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(PROBLEM_JSON));
     response
 }
 

@@ -4,7 +4,9 @@
 //! |---|---|
 //! | `POST /charges` | makes a charge; with `Idempotency-Key` at most one per key |
 //! | `GET /charges/{id}`, `GET /charges?idempotency_key=` | the truth: 200, 404, or 202 while a request with that key is under way |
+//! | `POST /refunds`, `GET /refunds` | pays back some of a charge, at most one refund per key; all refunds |
 //! | `GET /ledger`, `GET /ledger/summary` | every charge ever made; what was made more than once |
+//! | `GET /pending` | how many charges are under way |
 //! | `GET /webhooks/summary` | what became of the events that it sends ([`Webhooks`]) |
 //! | `PUT /faults`, `GET /faults` | how it breaks from now on ([`Faults`]) |
 //!
@@ -14,6 +16,7 @@
 mod charges;
 mod faults;
 mod ledger;
+mod refunds;
 mod webhooks;
 
 use std::path::PathBuf;
@@ -34,6 +37,7 @@ use crate::serve::{self, Running};
 use charges::Desk;
 pub use faults::{Fault, Faults};
 pub use ledger::{Charge, ChargeRequest, ChargeStatus, Summary};
+pub use refunds::{Refund, RefundRequest};
 use webhooks::Sender;
 pub use webhooks::{Deliveries, Webhooks};
 
@@ -98,6 +102,8 @@ fn router(desk: Arc<Desk>) -> Router {
     Router::new()
         .route("/charges", post(charges::create).get(charges::find_by_key))
         .route("/charges/{id}", get(charges::find))
+        .route("/refunds", post(refunds::create).get(refunds::list))
+        .route("/pending", get(pending))
         .route("/ledger", get(entries))
         .route("/ledger/summary", get(summary))
         .route("/webhooks/summary", get(deliveries))
@@ -109,6 +115,10 @@ fn router(desk: Arc<Desk>) -> Router {
 
 async fn entries(State(desk): State<Arc<Desk>>) -> Json<Vec<Charge>> {
     Json(desk.ledger().entries().to_vec())
+}
+
+async fn pending(State(desk): State<Arc<Desk>>) -> Json<usize> {
+    Json(desk.pending())
 }
 
 async fn summary(State(desk): State<Arc<Desk>>) -> Json<Summary> {

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use super::book::{Book, BookError, Entry, NewPayment, Payment, PaymentStatus};
-use super::client::{Charging, Provider, Truth};
+use crate::client::{Called, Provider, Truth};
 use crate::problem::{bad_header, invalid, not_found, problem, unreadable};
 use crate::provider::{Charge, ChargeRequest, ChargeStatus, MAX_AMOUNT, Named, is_currency};
 use crate::serve::{Running, cut};
@@ -153,15 +153,15 @@ impl Service {
             .charge(&charge, &entry.downstream_key, context.fault.as_deref())
             .await;
         let (status, charge_id, detail) = match charging {
-            Charging::Decided(charge) if is_for(&charge, &entry.payment) => {
+            Called::Decided(charge) if is_for(&charge, &entry.payment) => {
                 (decision(charge.status), Some(charge.id), String::new())
             }
-            Charging::Decided(_) => {
+            Called::Decided(_) => {
                 let detail = "the provider answered with another charge".to_owned();
                 (PaymentStatus::Unknown, None, detail)
             }
-            Charging::NotSent(detail) => (PaymentStatus::NotExecuted, None, detail),
-            Charging::Unclear(detail) => (PaymentStatus::Unknown, None, detail),
+            Called::NotSent(detail) => (PaymentStatus::NotExecuted, None, detail),
+            Called::Unclear(detail) => (PaymentStatus::Unknown, None, detail),
         };
         match self.book.settle(&entry, status, charge_id).await {
             Ok(settled) => answer(settled.payment, &detail),

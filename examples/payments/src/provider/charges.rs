@@ -61,6 +61,37 @@ impl Desk {
         &self.switch
     }
 
+    /// How many charges are under way.
+    pub(super) fn pending(&self) -> usize {
+        lock(&self.pending).values().sum()
+    }
+
+    pub(super) fn running(&self) -> &Running {
+        &self.running
+    }
+
+    /// What becomes of a request, by the fault that strikes it; else how it breaks.
+    pub(super) async fn decide(&self, strike: &mut Strike) -> Result<ChargeStatus, Box<Response>> {
+        let broken = match strike.fault {
+            Fault::None | Fault::ResetAfterSuccess => return Ok(ChargeStatus::Succeeded),
+            Fault::Decline => return Ok(ChargeStatus::Declined),
+            Fault::ResetBefore => cut(),
+            Fault::Error500 => {
+                let detail = "the provider broke, as it was told to";
+                problem(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
+            }
+            Fault::Error503 => {
+                let detail = "the provider is overloaded, as it was told to be";
+                problem(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
+            }
+            Fault::Slow => tokio::select! {
+                () = strike.hold() => return Ok(ChargeStatus::Succeeded),
+                () = self.running.stopping() => cut(),
+            },
+        };
+        Err(Box::new(broken))
+    }
+
     async fn perform(
         self: Arc<Self>,
         request: ChargeRequest,
@@ -68,24 +99,10 @@ impl Desk {
         mut strike: Strike,
     ) -> Response {
         let _pending = Pending::new(Arc::clone(&self), key.clone());
-        let mut status = ChargeStatus::Succeeded;
-        match strike.fault {
-            Fault::None | Fault::ResetAfterSuccess => {}
-            Fault::Decline => status = ChargeStatus::Declined,
-            Fault::ResetBefore => return cut(),
-            Fault::Error500 => {
-                let detail = "the provider broke, as it was told to";
-                return problem(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail);
-            }
-            Fault::Error503 => {
-                let detail = "the provider is overloaded, as it was told to be";
-                return problem(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail);
-            }
-            Fault::Slow => tokio::select! {
-                () = strike.hold() => {}
-                () = self.running.stopping() => return cut(),
-            },
-        }
+        let status = match self.decide(&mut strike).await {
+            Ok(status) => status,
+            Err(broken) => return *broken,
+        };
         // On a thread, since writing blocks. A thread also cannot be dropped halfway, between
         // the file and the memory. One at a time: the lock is what makes duplicates one charge.
         let desk = Arc::clone(&self);
@@ -97,19 +114,8 @@ impl Desk {
         match charged {
             Ok(Ok(_)) if strike.fault == Fault::ResetAfterSuccess => cut(),
             Ok(Ok(Charged::Made(charge))) => answer(&charge),
-            Ok(Ok(Charged::Before(charge))) => {
-                let mut response = answer(&charge);
-                let replayed = HeaderValue::from_static("true");
-                response
-                    .headers_mut()
-                    .insert("idempotent-replayed", replayed);
-                response
-            }
-            Ok(Ok(Charged::KeyReused)) => problem(
-                StatusCode::UNPROCESSABLE_ENTITY,
-                "idempotency_key_reused",
-                "this key was used for another charge",
-            ),
+            Ok(Ok(Charged::Before(charge))) => replayed(answer(&charge)),
+            Ok(Ok(Charged::KeyReused)) => key_reused("this key was used for another charge"),
             Ok(Err(error)) => ledger_failed(&error),
             Err(error) => ledger_failed(&error),
         }
@@ -175,13 +181,26 @@ fn answer(charge: &Charge) -> Response {
     (status, [(header::LOCATION, location)], Json(charge)).into_response()
 }
 
-fn ledger_failed(error: &dyn std::fmt::Display) -> Response {
-    tracing::error!(%error, "no charge: the ledger could not be written");
+pub(super) fn replayed(mut response: Response) -> Response {
+    let replayed = HeaderValue::from_static("true");
+    response
+        .headers_mut()
+        .insert("idempotent-replayed", replayed);
+    response
+}
+
+pub(super) fn key_reused(detail: &str) -> Response {
+    let unprocessable = StatusCode::UNPROCESSABLE_ENTITY;
+    problem(unprocessable, "idempotency_key_reused", detail)
+}
+
+pub(super) fn ledger_failed(error: &dyn std::fmt::Display) -> Response {
+    tracing::error!(%error, "no money moved: the ledger could not be written");
     let detail = "the ledger could not be written";
     problem(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
 }
 
-fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
+pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     let mut lines = headers.get_all(KEY_HEADER).iter();
     match (lines.next(), lines.next()) {
         (None, _) => Ok(None),
@@ -193,7 +212,7 @@ fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str> {
     }
 }
 
-fn fault_of(headers: &HeaderMap) -> Result<Option<Named>, &'static str> {
+pub(super) fn fault_of(headers: &HeaderMap) -> Result<Option<Named>, &'static str> {
     let Some(line) = headers.get(FAULT_HEADER) else {
         return Ok(None);
     };

@@ -1,14 +1,18 @@
-//! Every charge ever made, in order. Entries are added and never changed.
+//! Every charge and every refund ever made, in order. Entries are added and never changed.
+
+mod file;
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
 
+use super::refunds::{Refund, RefundRequest, Refunded};
 use crate::Error;
+use file::LedgerFile;
 
 /// The whole ledger is in memory. More than any demonstration makes, and well within it.
 const MAX_ENTRIES: usize = 1_000_000;
@@ -119,6 +123,15 @@ pub struct Summary {
     pub duplicate_keys: BTreeMap<String, usize>,
     /// References with more than one entry: somebody was charged twice for one thing.
     pub duplicate_references: BTreeMap<String, usize>,
+    /// Refunds by which money moved back.
+    #[serde(default)]
+    pub refunds: usize,
+    /// Keys with more than one refund. Always empty, or the provider itself is broken.
+    #[serde(default)]
+    pub duplicate_refund_keys: BTreeMap<String, usize>,
+    /// Charges with more than one refund. May be meant: a charge can be refunded in parts.
+    #[serde(default)]
+    pub refunded_more_than_once: BTreeMap<String, usize>,
 }
 
 /// What became of a request.
@@ -135,7 +148,25 @@ pub(super) struct Ledger {
     entries: Vec<Charge>,
     by_id: HashMap<String, usize>,
     by_key: HashMap<String, usize>,
+    refunds: Vec<Refund>,
+    refunds_by_key: HashMap<String, usize>,
     file: Option<LedgerFile>,
+}
+
+/// A line of the file. Only a refund is of a charge.
+enum Line {
+    Charge(Charge),
+    Refund(Refund),
+}
+
+impl Line {
+    fn parse(line: &str) -> serde_json::Result<Self> {
+        let value: Value = serde_json::from_str(line)?;
+        if value.get("charge_id").is_some() {
+            return serde_json::from_value(value).map(Self::Refund);
+        }
+        serde_json::from_value(value).map(Self::Charge)
+    }
 }
 
 impl Ledger {
@@ -144,6 +175,8 @@ impl Ledger {
             entries: Vec::new(),
             by_id: HashMap::new(),
             by_key: HashMap::new(),
+            refunds: Vec::new(),
+            refunds_by_key: HashMap::new(),
             file: None,
         };
         if let Some(path) = path {
@@ -152,12 +185,15 @@ impl Ledger {
                 source,
             })?;
             for (index, line) in text.split_terminator('\n').enumerate() {
-                let charge = serde_json::from_str(line).map_err(|source| Error::LedgerLine {
+                let line = Line::parse(line).map_err(|source| Error::LedgerLine {
                     path: path.clone(),
                     line: index + 1,
                     source,
                 })?;
-                ledger.remember(charge);
+                match line {
+                    Line::Charge(charge) => ledger.remember(charge),
+                    Line::Refund(refund) => ledger.remember_refund(refund),
+                }
             }
             ledger.file = Some(file);
         }
@@ -198,6 +234,56 @@ impl Ledger {
         Ok(Charged::Made(charge))
     }
 
+    /// Pays back some of a charge, unless the key has a refund. Returns when the entry is on the
+    /// disk.
+    pub(super) fn refund(
+        &mut self,
+        request: RefundRequest,
+        key: Option<String>,
+        status: ChargeStatus,
+    ) -> io::Result<Refunded> {
+        let before = key.as_ref().and_then(|key| self.refunds_by_key.get(key));
+        if let Some(before) = before.map(|&index| &self.refunds[index]) {
+            return Ok(if before.answers(&request) {
+                Refunded::Before(before.clone())
+            } else {
+                Refunded::KeyReused
+            });
+        }
+        let paid = self.find(&request.charge_id);
+        let Some(paid) = paid.filter(|charge| charge.status == ChargeStatus::Succeeded) else {
+            return Ok(Refunded::NothingPaid);
+        };
+        let (paid, currency) = (paid.amount, paid.currency.clone());
+        let moved = |refund: &&Refund| {
+            refund.charge_id == request.charge_id && refund.status == ChargeStatus::Succeeded
+        };
+        let back: i64 = self.refunds.iter().filter(moved).map(|r| r.amount).sum();
+        if request.amount > paid - back {
+            return Ok(Refunded::TooMuch);
+        }
+        if self.entries.len() + self.refunds.len() >= MAX_ENTRIES {
+            return Err(io::Error::other("the ledger is full"));
+        }
+        let refund = Refund {
+            id: format!("re_{}", Uuid::now_v7().simple()),
+            idempotency_key: key,
+            charge_id: request.charge_id,
+            amount: request.amount,
+            currency,
+            status,
+        };
+        if let Some(file) = &mut self.file {
+            file.append(&refund)?;
+        }
+        self.remember_refund(refund.clone());
+        Ok(Refunded::Made(refund))
+    }
+
+    pub(super) fn refunds(&self) -> &[Refund] {
+        &self.refunds
+    }
+
     pub(super) fn find(&self, id: &str) -> Option<&Charge> {
         self.by_id.get(id).map(|&index| &self.entries[index])
     }
@@ -227,9 +313,33 @@ impl Ledger {
             let reference = entry.reference.clone();
             *summary.duplicate_references.entry(reference).or_default() += 1;
         }
-        summary.duplicate_keys.retain(|_, count| *count > 1);
-        summary.duplicate_references.retain(|_, count| *count > 1);
+        for refund in &self.refunds {
+            if let Some(key) = &refund.idempotency_key {
+                let times = summary.duplicate_refund_keys.entry(key.clone());
+                *times.or_default() += 1;
+            }
+            if refund.status == ChargeStatus::Succeeded {
+                summary.refunds += 1;
+                let charge = refund.charge_id.clone();
+                *summary.refunded_more_than_once.entry(charge).or_default() += 1;
+            }
+        }
+        for counted in [
+            &mut summary.duplicate_keys,
+            &mut summary.duplicate_references,
+            &mut summary.duplicate_refund_keys,
+            &mut summary.refunded_more_than_once,
+        ] {
+            counted.retain(|_, count| *count > 1);
+        }
         summary
+    }
+
+    fn remember_refund(&mut self, refund: Refund) {
+        if let Some(key) = refund.idempotency_key.clone() {
+            self.refunds_by_key.entry(key).or_insert(self.refunds.len());
+        }
+        self.refunds.push(refund);
     }
 
     fn remember(&mut self, charge: Charge) {
@@ -239,76 +349,5 @@ impl Ledger {
             self.by_key.entry(key).or_insert(index);
         }
         self.entries.push(charge);
-    }
-}
-
-/// One JSON object a line.
-struct LedgerFile {
-    file: File,
-    /// How much of the file is known to be entries.
-    length: u64,
-    /// Set by a failed write. What is on the disk is uncertain then, and only reading it anew
-    /// can tell.
-    broken: bool,
-}
-
-impl LedgerFile {
-    /// Opens the file, and reads what is in it.
-    fn open(path: &Path) -> io::Result<(Self, String)> {
-        let mut file = OpenOptions::new()
-            .create(true)
-            .read(true)
-            .append(true)
-            .open(path)?;
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes)?;
-        // A last line without its end was being written when the provider died. Nobody was told
-        // of that charge, so it was not made; left in place, it would spoil the next entry.
-        let whole = bytes.iter().rposition(|&byte| byte == b'\n');
-        let whole = whole.map_or(0, |end| end + 1);
-        if whole < bytes.len() {
-            bytes.truncate(whole);
-            file.set_len(whole as u64)?;
-        }
-        file.sync_all()?;
-        sync_directory(path)?;
-        let text = String::from_utf8(bytes)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-        let file = Self {
-            file,
-            length: whole as u64,
-            broken: false,
-        };
-        Ok((file, text))
-    }
-
-    fn append(&mut self, charge: &Charge) -> io::Result<()> {
-        if self.broken {
-            return Err(io::Error::other("a write to the ledger failed before"));
-        }
-        let mut line = serde_json::to_vec(charge)?;
-        line.push(b'\n');
-        let written = self
-            .file
-            .write_all(&line)
-            .and_then(|()| self.file.sync_data());
-        if let Err(error) = written {
-            self.broken = true;
-            // The client is told that there is no charge; so there should be none on a restart.
-            if let Err(error) = self.file.set_len(self.length) {
-                tracing::error!(%error, "half a ledger entry may be left");
-            }
-            return Err(error);
-        }
-        self.length += line.len() as u64;
-        Ok(())
-    }
-}
-
-/// A new file is durable only when its directory says that it is there.
-fn sync_directory(path: &Path) -> io::Result<()> {
-    match path.parent() {
-        Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),
-        _ => File::open(".")?.sync_all(),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use payments::provider::{Charge, Faults, Summary};
-use payments::{Error, app, provider};
+use payments::{Error, app, provider, shop};
 use reqwest::{Client, RequestBuilder, StatusCode};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -33,6 +33,15 @@ impl Server {
         let (listener, url) = listen().await;
         let (stop, stopped) = oneshot::channel();
         let ended = tokio::spawn(app::serve(listener, config, async {
+            stopped.await.ok();
+        }));
+        Self { url, stop, ended }
+    }
+
+    pub(crate) async fn shop(config: shop::Config) -> Self {
+        let (listener, url) = listen().await;
+        let (stop, stopped) = oneshot::channel();
+        let ended = tokio::spawn(shop::serve(listener, config, async {
             stopped.await.ok();
         }));
         Self { url, stop, ended }

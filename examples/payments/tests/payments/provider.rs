@@ -179,3 +179,49 @@ async fn a_ledger_with_something_else_in_it_is_refused() {
     assert!(error.starts_with("line 1 of the ledger"), "{error}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "{}\n");
 }
+
+#[tokio::test]
+async fn a_refund_is_an_entry_of_its_own_and_never_more_than_was_charged() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = || Config::with_ledger(directory.path().join("ledger.jsonl"));
+    let provider = Server::provider(config()).await;
+    let made = post(provider.url("/charges"), &charge("invoice-1"));
+    let made = json_of(made.send().await.unwrap()).await;
+    let refund = |provider: &Server, key: &str, amount: i64| {
+        let body = serde_json::json!({ "charge_id": made["id"], "amount": amount });
+        let call = post(provider.url("/refunds"), &body);
+        call.header("idempotency-key", key.to_owned()).send()
+    };
+    let first = refund(&provider, "k1", 600).await.unwrap();
+    assert_eq!(first.status(), StatusCode::CREATED);
+    let first = json_of(first).await;
+    assert_eq!(first["charge_id"], made["id"]);
+    let again = refund(&provider, "k1", 600).await.unwrap();
+    assert_eq!(again.headers()["idempotent-replayed"], "true");
+    assert_eq!(json_of(again).await, first);
+    for (key, amount) in [("k1", 601), ("k2", 401)] {
+        let refused = refund(&provider, key, amount).await.unwrap();
+        assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY, "{key}");
+    }
+    assert!(
+        refund(&provider, "k2", 400)
+            .await
+            .unwrap()
+            .status()
+            .is_success()
+    );
+    let counted = summary(&provider).await;
+    assert_eq!((counted.count, counted.refunds), (1, 2));
+    assert_eq!(
+        counted.refunded_more_than_once[made["id"].as_str().unwrap()],
+        2
+    );
+    assert_eq!(counted.duplicate_refund_keys.len(), 0);
+
+    // A ledger that was read again knows as much.
+    provider.stop().await;
+    let provider = Server::provider(config()).await;
+    assert_eq!(summary(&provider).await, counted);
+    let too_much = refund(&provider, "k3", 1).await.unwrap();
+    assert_eq!(too_much.status(), StatusCode::UNPROCESSABLE_ENTITY);
+}

@@ -6,9 +6,11 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use reqwest::header::CONTENT_TYPE;
 use reqwest::{Client, RequestBuilder, Response, Url};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use crate::Error;
-use crate::provider::{Charge, ChargeRequest, FAULT_HEADER};
+use crate::provider::{Charge, ChargeRequest, FAULT_HEADER, Refund, RefundRequest};
 
 /// To a provider that is up, connecting takes milliseconds. One that is not should be found out
 /// about while it is still certain that nothing was sent.
@@ -16,11 +18,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A charge is a few hundred bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
-/// How a call to charge ended.
+/// How a call ended.
 #[derive(Debug)]
-pub(super) enum Charging {
+pub(crate) enum Called<T> {
     /// The provider decided, one way or the other.
-    Decided(Charge),
+    Decided(T),
     /// There was no connection: nothing was sent.
     NotSent(String),
     /// It was sent, or may have been, and there is no answer to go by.
@@ -29,7 +31,7 @@ pub(super) enum Charging {
 
 /// What the provider says about a key.
 #[derive(Debug)]
-pub(super) enum Truth {
+pub(crate) enum Truth {
     /// There is a charge.
     Decided(Charge),
     /// There is none, and none is under way.
@@ -39,21 +41,26 @@ pub(super) enum Truth {
 }
 
 #[derive(Clone)]
-pub(super) struct Provider {
+pub(crate) struct Provider {
     client: Client,
     charges: Url,
+    refunds: Url,
 }
 
 impl Provider {
-    pub(super) fn new(address: &str, timeout: Duration) -> Result<Self, Error> {
+    pub(crate) fn new(address: &str, timeout: Duration) -> Result<Self, Error> {
         let bad_url = || Error::ProviderUrl {
             url: address.to_owned(),
         };
-        let charges = format!("{}/charges", address.trim_end_matches('/'));
-        let charges = Url::parse(&charges).map_err(|_| bad_url())?;
-        if charges.scheme() != "http" || !charges.has_host() {
-            return Err(bad_url());
-        }
+        let url = |path: &str| {
+            let url = format!("{}/{path}", address.trim_end_matches('/'));
+            let url = Url::parse(&url).map_err(|_| bad_url())?;
+            if url.scheme() != "http" || !url.has_host() {
+                return Err(bad_url());
+            }
+            Ok(url)
+        };
+        let (charges, refunds) = (url("charges")?, url("refunds")?);
         let client = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT.min(timeout))
             .timeout(timeout)
@@ -65,44 +72,34 @@ impl Provider {
             // shows only after the request is written, and "not reached" becomes "nobody knows".
             .pool_max_idle_per_host(0)
             .build()?;
-        Ok(Self { client, charges })
+        Ok(Self {
+            client,
+            charges,
+            refunds,
+        })
     }
 
     /// Asks for a charge, once.
-    pub(super) async fn charge(
+    pub(crate) async fn charge(
         &self,
         request: &ChargeRequest,
         key: &str,
         fault: Option<&str>,
-    ) -> Charging {
-        let body = match serde_json::to_vec(request) {
-            Ok(body) => body,
-            Err(error) => return Charging::NotSent(error.to_string()),
-        };
-        let mut call = self
-            .client
-            .post(self.charges.clone())
-            .header("idempotency-key", key)
-            .header(CONTENT_TYPE, "application/json")
-            .body(body);
+    ) -> Called<Charge> {
+        let mut call = self.client.post(self.charges.clone());
         if let Some(fault) = fault {
             call = call.header(FAULT_HEADER, fault);
         }
-        match send(call).await {
-            Ok((StatusCode::CREATED | StatusCode::OK | StatusCode::PAYMENT_REQUIRED, body)) => {
-                decided(&body).map_or_else(
-                    || Charging::Unclear("the provider's answer makes no sense".to_owned()),
-                    Charging::Decided,
-                )
-            }
-            Ok((status, _)) => Charging::Unclear(format!("the provider answered {status}")),
-            Err(error) if error.is_connect() => Charging::NotSent(chain(&error)),
-            Err(error) => Charging::Unclear(chain(&error)),
-        }
+        ask(call, request, key).await
+    }
+
+    /// Asks for a refund, once.
+    pub(crate) async fn refund(&self, request: &RefundRequest, key: &str) -> Called<Refund> {
+        ask(self.client.post(self.refunds.clone()), request, key).await
     }
 
     /// Asks what became of a key.
-    pub(super) async fn truth(&self, key: &str) -> Truth {
+    pub(crate) async fn truth(&self, key: &str) -> Truth {
         let mut url = self.charges.clone();
         url.query_pairs_mut().append_pair("idempotency_key", key);
         match send(self.client.get(url)).await {
@@ -114,6 +111,32 @@ impl Provider {
                 Truth::Undecided
             }
         }
+    }
+}
+
+async fn ask<T: DeserializeOwned>(
+    call: RequestBuilder,
+    request: &impl Serialize,
+    key: &str,
+) -> Called<T> {
+    let body = match serde_json::to_vec(request) {
+        Ok(body) => body,
+        Err(error) => return Called::NotSent(error.to_string()),
+    };
+    let call = call
+        .header("idempotency-key", key)
+        .header(CONTENT_TYPE, "application/json")
+        .body(body);
+    match send(call).await {
+        Ok((StatusCode::CREATED | StatusCode::OK | StatusCode::PAYMENT_REQUIRED, body)) => {
+            decided(&body).map_or_else(
+                || Called::Unclear("the provider's answer makes no sense".to_owned()),
+                Called::Decided,
+            )
+        }
+        Ok((status, _)) => Called::Unclear(format!("the provider answered {status}")),
+        Err(error) if error.is_connect() => Called::NotSent(chain(&error)),
+        Err(error) => Called::Unclear(chain(&error)),
     }
 }
 
@@ -134,7 +157,7 @@ async fn body(mut response: Response) -> reqwest::Result<Vec<u8>> {
     Ok(body)
 }
 
-fn decided(body: &[u8]) -> Option<Charge> {
+fn decided<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
     serde_json::from_slice(body).ok()
 }
 

@@ -1,0 +1,168 @@
+//! The shop's consumers behind a real broker, which tells everything twice and in another order.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use async_nats::jetstream::consumer::PullConsumer;
+use payments::provider;
+use payments::shop::{Config, Database, Summary, Way};
+use reqwest::StatusCode;
+use semel::brokers::{CancellationToken, Delivery, consume, nats};
+use semel::outbox::Sink as _;
+use semel::{Event, OperationId};
+use serde_json::{Value, json};
+
+use crate::harness::{Server, json_of, post, read};
+use crate::supervised::order;
+
+const PAYMENTS: i64 = 12;
+/// How often something is asked for before the test gives up.
+const MAX_ASKED: usize = 200_000;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_told_twice_and_out_of_order_has_its_effect_once() {
+    let Ok(url) = std::env::var("SEMEL_TEST_NATS_URL") else {
+        println!("skipped: SEMEL_TEST_NATS_URL names no server");
+        return;
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let provider = Server::provider(provider::Config::default()).await;
+    let shop = |database: &str, stream: &str, name: &str| {
+        let database = Database::Sqlite(directory.path().join(database));
+        let mut config = Config::new(&provider.url, database);
+        config.events = Way::Nats {
+            url: url.clone(),
+            stream: stream.to_owned(),
+        };
+        config.name = name.to_owned();
+        Server::shop(config)
+    };
+    let stream = |n: u8| format!("shop-{}-{n}", OperationId::generate());
+    let (told, forwards, backwards) = (stream(1), stream(2), stream(3));
+
+    // One shop sells and refunds, and its events go through the broker.
+    let seller = shop("seller.db", &told, "seller").await;
+    for n in 0..PAYMENTS {
+        let paid = ask(
+            &seller,
+            "/payments",
+            &format!("pay-{n}"),
+            &order(&format!("i-{n}")),
+        )
+        .await;
+        let path = format!("/payments/{}/refunds", paid["id"].as_str().unwrap());
+        ask(
+            &seller,
+            &path,
+            &format!("refund-{n}"),
+            &json!({ "amount": 300 }),
+        )
+        .await;
+    }
+    let once = Summary {
+        ledger_entries: 2 * PAYMENTS,
+        ledger_total: 700 * PAYMENTS,
+        receipts: PAYMENTS,
+        ..Summary::default()
+    };
+    let sold = Summary {
+        succeeded: PAYMENTS,
+        refunded: PAYMENTS,
+        ..once
+    };
+    until(&seller, sold).await;
+    let events = listen(&url, &told).await;
+
+    // Two others keep one set of books, and hear the same by two ways: in order, and the other way
+    // around, where a refund comes before its payment.
+    let first = shop("books.db", &forwards, "first").await;
+    let second = shop("books.db", &backwards, "second").await;
+    tell(&url, &forwards, events.iter()).await;
+    tell(&url, &backwards, events.iter().rev()).await;
+    for stream in [&forwards, &backwards] {
+        for consumer in ["ledger", "receipts"] {
+            all_acknowledged(&url, stream, consumer).await;
+        }
+    }
+    until(&first, once).await;
+    until(&second, once).await;
+    for stream in [&told, &forwards, &backwards] {
+        jetstream(&url).await.delete_stream(stream).await.unwrap();
+    }
+}
+
+async fn ask(shop: &Server, path: &str, key: &str, body: &Value) -> Value {
+    let call = post(shop.url(path), body).header("x-account-id", "acc_1");
+    let call = call.header("idempotency-key", format!("\"{key}\""));
+    let answer = call.send().await.unwrap();
+    assert_eq!(answer.status(), StatusCode::CREATED);
+    json_of(answer).await
+}
+
+async fn until(shop: &Server, expected: Summary) {
+    let mut last = Value::Null;
+    for _ in 0..MAX_ASKED {
+        last = read(&shop.url("/summary")).await.1;
+        if serde_json::from_value::<Summary>(last.clone()).unwrap() == expected {
+            return;
+        }
+    }
+    panic!("the books say {last}, and not {expected:?}");
+}
+
+/// Every event of a stream, in the order of their names.
+async fn listen(url: &str, stream: &str) -> Vec<Event> {
+    let heard = Arc::new(Mutex::new(BTreeMap::new()));
+    let stop = CancellationToken::new();
+    let (all, enough) = (Arc::clone(&heard), stop.clone());
+    let handler = move |delivery: Delivery| {
+        let event = Event {
+            id: delivery.id.parse().unwrap(),
+            kind: delivery.kind,
+            aggregate: delivery.aggregate.unwrap(),
+            payload: delivery.payload,
+        };
+        let mut all = all.lock().unwrap();
+        all.insert(event.id, event);
+        if all.len() == usize::try_from(2 * PAYMENTS).unwrap() {
+            enough.cancel();
+        }
+        async { Ok::<_, std::io::Error>(()) }
+    };
+    let subscription = nats::Subscription::new(url, stream, "listener");
+    consume(subscription, handler, stop).await.unwrap();
+    let heard = std::mem::take(&mut *heard.lock().unwrap());
+    heard.into_values().collect()
+}
+
+/// Tells these events by way of a stream.
+async fn tell(url: &str, stream: &str, events: impl Iterator<Item = &Event>) {
+    let options = nats::Options::new(url)
+        .subject(format!("{stream}.{{kind}}"))
+        .ensure_stream(nats::Stream::new(stream));
+    let sink = options.open().await.unwrap();
+    for event in events {
+        sink.publish(event).await.unwrap();
+    }
+}
+
+async fn all_acknowledged(url: &str, stream: &str, consumer: &str) {
+    let jetstream = jetstream(url).await;
+    for _ in 0..MAX_ASKED {
+        // The shop makes it when it first finds the stream.
+        let stream = jetstream.get_stream(stream).await.unwrap();
+        let Ok(mut consumer): Result<PullConsumer, _> = stream.get_consumer(consumer).await else {
+            continue;
+        };
+        let info = consumer.info().await.unwrap();
+        let delivered = info.delivered.consumer_sequence > 0;
+        if delivered && info.num_pending == 0 && info.num_ack_pending == 0 {
+            return;
+        }
+    }
+    panic!("{consumer} never heard all of {stream}");
+}
+
+async fn jetstream(url: &str) -> async_nats::jetstream::Context {
+    async_nats::jetstream::new(async_nats::connect(url).await.unwrap())
+}
