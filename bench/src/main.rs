@@ -26,6 +26,7 @@ mod load;
 mod measure;
 mod memory;
 mod nginx;
+mod outbox;
 mod postgres;
 mod process;
 mod retention;
@@ -88,6 +89,8 @@ enum What {
     Memory(memory::Settings),
     /// The store in Postgres, beside what is written by hand and beside the server's limit.
     Postgres(postgres::Settings),
+    /// Events from transactions into a broker, beside the broker alone.
+    Outbox(outbox::Settings),
     /// What callers feel while millions of records expire in the embedded store.
     Retention(retention::Settings),
     /// One of the applications that the others measure.
@@ -128,6 +131,7 @@ fn perform(what: What) -> Result<()> {
         What::Http(settings) => http::run(&settings),
         What::Memory(settings) => memory::run(&settings),
         What::Postgres(settings) => postgres::run(&settings),
+        What::Outbox(settings) => outbox::run(&settings),
         What::Retention(settings) => retention::run(&settings),
         What::Serve { application } => serve::run(&application),
     }

@@ -22,10 +22,10 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 
 pub(crate) use hand::service as hand_written;
+pub(crate) use server::{Server, connect};
 pub(crate) use subject::open;
 
 use crate::target;
-use server::Server;
 
 /// What the store itself is compared by.
 const SEMEL: &str = "semel-postgres";

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use semel_core::transaction::Finished;
+use semel_core::transaction::{Finished, Word};
 use semel_core::transition::{Decision, Held};
 use semel_core::{OperationId, Store as _, Transaction as _};
 use semel_postgres::transaction::Begun;
@@ -129,7 +129,7 @@ async fn perform(url: String, mode: Mode, operations: u64) -> Result<()> {
             Mode::Together => {
                 let begun = Begun::begin(Arc::clone(&client)).await?;
                 begun.execute(&row, &[&key]).await.context("no row")?;
-                let conclude = Box::new(|_| Some(completion()));
+                let conclude = Box::new(|_| Some(Word::Complete(completion())));
                 let finished = Box::new(begun).finish(grant.fence, conclude).await?;
                 ensure!(
                     finished == Finished::Held(Held::Applied),

@@ -17,15 +17,15 @@ const BACKEND_PID: &str = include_str!("../../queries/backend_pid.sql");
 /// The name in these statements, and what every name begins with.
 const NAME: &str = "semel_bench";
 
-pub(super) struct Server {
+pub(crate) struct Server {
     url: String,
     /// All processes of the server: those that serve and those that work in the background.
     pub(super) tree: Tree,
-    pub(super) runtime: Runtime,
+    pub(crate) runtime: Runtime,
 }
 
 impl Server {
-    pub(super) fn connect(url: &str) -> Result<Self> {
+    pub(crate) fn connect(url: &str) -> Result<Self> {
         let runtime = Runtime::new()?;
         let tree = runtime.block_on(async {
             let row = connect(url, "").await?.query_one(BACKEND_PID, &[]).await?;
@@ -40,7 +40,7 @@ impl Server {
     }
 
     /// An empty database, in place of the last one of that name.
-    pub(super) fn fresh(&self, name: &str) -> Result<Database<'_>> {
+    pub(crate) fn fresh(&self, name: &str) -> Result<Database<'_>> {
         let name = format!("{NAME}_{name}");
         let database = Database {
             server: self,
@@ -77,9 +77,9 @@ impl Server {
 }
 
 /// A database for one measurement. Dropping it drops it.
-pub(super) struct Database<'a> {
+pub(crate) struct Database<'a> {
     server: &'a Server,
-    pub(super) url: String,
+    pub(crate) url: String,
     pub(super) name: String,
 }
 
@@ -113,7 +113,7 @@ impl Drop for Database<'_> {
 }
 
 /// Connects with session settings such as `-c enable_seqscan=off`.
-pub(super) async fn connect(url: &str, settings: &str) -> Result<Client> {
+pub(crate) async fn connect(url: &str, settings: &str) -> Result<Client> {
     let mut config: Config = url.parse().context("that is no address of a Postgres")?;
     if !settings.is_empty() {
         config.options(settings);
