@@ -17,25 +17,16 @@ use async_nats::jetstream::{self, consumer, stream};
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use semel_brokers::nats::{Options, Sink, Stream, Subscription};
-use semel_brokers::{CancellationToken, Delivery, Error, Retries, consume};
-use semel_core::Backoff;
+use semel_brokers::{CancellationToken, Delivery, Error, consume};
 use semel_core::outbox::{Event, Refused, Sink as _};
 use support::{
-    Broker, LIMIT, event, eventually, given, next, publish_and_kill, publish_until_kept, unique,
+    Broker, LIMIT, RETRIES, event, eventually, given, next, publish_and_kill, publish_until_kept,
+    reason, unique,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 const VARIABLE: &str = "SEMEL_TEST_NATS_URL";
-
-/// Pauses that a test can wait for.
-const RETRIES: Retries = Retries {
-    backoff: Backoff {
-        every: Duration::from_millis(200),
-        max_every: Duration::from_secs(1),
-    },
-    max_tries: 3,
-};
 
 /// A sink with a stream of its own.
 async fn sink(url: &str, stream: &str) -> Sink {
@@ -72,13 +63,6 @@ fn id(message: &jetstream::Message) -> String {
 
 async fn ids(url: &str, stream: &str) -> HashSet<String> {
     all(url, stream).await.iter().map(id).collect()
-}
-
-fn reason(refused: Result<(), Refused>) -> String {
-    match refused {
-        Err(Refused::Unavailable(reason)) => reason.into(),
-        Err(Refused::Rejected(_)) | Ok(()) => panic!("must be unavailable: {refused:?}"),
-    }
 }
 
 /// Whether the broker waits for no news of any message.

@@ -21,21 +21,13 @@ use semel_brokers::{CancellationToken, Delivery, Error, Retries, consume};
 use semel_core::Backoff;
 use semel_core::outbox::{Event, Refused, Sink as _};
 use support::{
-    Broker, LIMIT, event, eventually, given, next, publish_and_kill, publish_until_kept, unique,
+    Broker, LIMIT, RETRIES, event, eventually, given, next, publish_and_kill, publish_until_kept,
+    reason, unique,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 const VARIABLE: &str = "SEMEL_TEST_RABBITMQ_URL";
-
-/// Pauses that a test can wait for.
-const RETRIES: Retries = Retries {
-    backoff: Backoff {
-        every: Duration::from_millis(200),
-        max_every: Duration::from_secs(1),
-    },
-    max_tries: 3,
-};
 
 /// Pauses that outlast any test.
 const LONG: Retries = Retries {
@@ -98,13 +90,6 @@ async fn all(channel: &Channel, queue: &str) -> Vec<BasicGetMessage> {
 fn id(message: &BasicGetMessage) -> String {
     let id = message.delivery.properties.message_id().as_ref();
     id.map_or_else(String::new, ToString::to_string)
-}
-
-fn reason(refused: Result<(), Refused>) -> String {
-    match refused {
-        Err(Refused::Unavailable(reason)) => reason.into(),
-        Err(Refused::Rejected(_)) | Ok(()) => panic!("must be unavailable: {refused:?}"),
-    }
 }
 
 #[tokio::test]

@@ -17,6 +17,11 @@ use crate::{Backoff, Timestamp};
 /// Longest source or id of a message, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
+/// How long the marker of a message is remembered, unless it is told: longer than brokers keep what
+/// they could repeat. Most keep a week, and people repeat what was set aside after a weekend or a
+/// holiday.
+pub const REMEMBER: Duration = Duration::from_hours(14 * 24);
+
 /// An event as it came in. `Debug` shows how long it is, not what it says.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {

@@ -156,8 +156,10 @@ impl<S: Store + Maintain> Completer<S> {
         };
         // Nobody waits for the answer.
         let (reply, _) = oneshot::channel();
-        let resumed = true;
-        let granted = Granted { grant, resumed };
+        let granted = Granted {
+            grant,
+            resumed: true,
+        };
         Some(Box::pin(perform(Box::new(job), granted, reply)))
     }
 }

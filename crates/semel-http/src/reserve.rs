@@ -72,12 +72,18 @@ where
         }
         // Boxed: the many requests that are granted nothing need not carry its room around.
         Ok(Decision::Execute(grant)) => {
-            let resumed = false;
-            Box::pin(perform(job, Granted { grant, resumed }, reply)).await;
+            let granted = Granted {
+                grant,
+                resumed: false,
+            };
+            Box::pin(perform(job, granted, reply)).await;
         }
         Ok(Decision::Resume(grant)) => {
-            let resumed = true;
-            Box::pin(perform(job, Granted { grant, resumed }, reply)).await;
+            let granted = Granted {
+                grant,
+                resumed: true,
+            };
+            Box::pin(perform(job, granted, reply)).await;
         }
         Ok(decision) => {
             // Whoever asked may be gone.

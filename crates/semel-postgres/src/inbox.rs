@@ -78,10 +78,7 @@ impl Command for ClaimParked {
         let Self(backoff, limit) = self;
         let Session { client, sql } = session;
         let transaction = client.transaction().await?;
-        let now: i64 = transaction
-            .query_one(&sql.now, &[&time.given()])
-            .await?
-            .try_get(0)?;
+        let now = time.ask(&transaction, &sql.now).await?;
         let rows = transaction
             .query(&sql.claim_parked, &[&now, &bounded(*limit)])
             .await?;

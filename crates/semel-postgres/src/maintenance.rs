@@ -78,10 +78,7 @@ impl Command for ClaimDue {
     async fn perform(&self, session: &mut Session, time: &Time) -> Result<Vec<Record>, Failure> {
         let Session { client, sql } = session;
         let transaction = client.transaction().await?;
-        let now: i64 = transaction
-            .query_one(&sql.now, &[&time.given()])
-            .await?
-            .try_get(0)?;
+        let now = time.ask(&transaction, &sql.now).await?;
         let (only, others): (Option<&str>, Vec<&str>) = match &self.which {
             Which::All => (None, Vec::new()),
             Which::Only(operation) => (Some(operation), Vec::new()),

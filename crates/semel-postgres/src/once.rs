@@ -2,16 +2,12 @@
 
 use std::time::Duration;
 
-use semel_core::inbox::{MAX_NAME_BYTES, Once};
+use semel_core::inbox::{MAX_NAME_BYTES, Once, REMEMBER};
 use semel_core::store::Source;
 use semel_core::time::micros;
 
 use crate::within::says::Call;
 use crate::within::{InTransaction, Unwritten};
-
-/// Longer than brokers keep what they could repeat: most keep a week, and a person who replays a
-/// dead letter does so within another.
-const REMEMBER: Duration = Duration::from_hours(14 * 24);
 
 /// Makes an effect happen once for each message, however often that is delivered: the effect and
 /// the marker that says so commit together.
@@ -25,7 +21,8 @@ const REMEMBER: Duration = Duration::from_hours(14 * 24);
 /// let mut tx = Begun::begin(client).await?;
 /// let once = inbox
 ///     .once(&mut tx, "ledger", message_id, async |tx| {
-///         tx.execute("INSERT INTO ledger VALUES ('pay_789', 1000)", &[]).await
+///         tx.execute("INSERT INTO ledger VALUES ('pay_789', 1000)", &[]).await?;
+///         Ok::<_, Box<dyn std::error::Error + Send + Sync>>(())
 ///     })
 ///     .await?;
 /// tx.commit().await?;

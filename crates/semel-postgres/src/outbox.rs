@@ -143,10 +143,7 @@ impl Command for HoldBack {
     ) -> std::result::Result<(), Failure> {
         let Session { client, sql } = session;
         let transaction = client.transaction().await?;
-        let now: i64 = transaction
-            .query_one(&sql.now, &[&time.given()])
-            .await?
-            .try_get(0)?;
+        let now = time.ask(&transaction, &sql.now).await?;
         let event = uuid(self.event);
         let Some(held) = transaction.query_opt(&sql.hold_back, &[&event]).await? else {
             return Ok(());

@@ -107,12 +107,8 @@ impl Inner {
             identity_hash: options.identity_hash,
         };
         let sent = inner.time.sending();
-        let now = first
-            .client
-            .query_one(&first.sql.now, &[&inner.time.given()])
-            .await
-            .map_err(|error| broken(error.into()))?;
-        let now = now.try_get(0).map_err(|error| broken(error.into()))?;
+        let now = inner.time.ask(&first.client, &first.sql.now).await;
+        let now = now.map_err(|error| broken(error.into()))?;
         inner.time.heard(sent, now);
         let line = Line::open(&connector, &inner.ears).await.map_err(broken)?;
         let connector = Arc::new(connector);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
 use semel_core::{Clock, Timestamp};
+use tokio_postgres::{GenericClient, Statement};
 
 /// The clock that judges: the database's, unless a test brings its own.
 #[derive(Debug)]
@@ -26,6 +27,15 @@ struct Seen {
 pub(crate) struct Sent(i64);
 
 impl Time {
+    /// What the clock that judges says now, in microseconds.
+    pub(crate) async fn ask(
+        &self,
+        client: &impl GenericClient,
+        now: &Statement,
+    ) -> Result<i64, tokio_postgres::Error> {
+        client.query_one(now, &[&self.given()]).await?.try_get(0)
+    }
+
     #[allow(
         clippy::disallowed_methods,
         reason = "the steady clock only carries on what the database said"

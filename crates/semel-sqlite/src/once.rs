@@ -31,9 +31,8 @@ impl Sqlite {
 }
 
 impl Inbox {
-    /// Two weeks. Brokers repeat what was not acknowledged within minutes; people repeat what
-    /// was set aside, after a weekend or a holiday.
-    pub const REMEMBER: Duration = Duration::from_hours(14 * 24);
+    /// Long enough for most: see [`REMEMBER`](semel_core::inbox::REMEMBER).
+    pub const REMEMBER: Duration = semel_core::inbox::REMEMBER;
 
     /// Lets a message have its effect, unless it had it before. The marker and the effect are
     /// committed together with all else that the statements write, and a second delivery finds

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use semel_brokers::Retries;
+use semel_core::Backoff;
 use semel_core::outbox::{Event, EventId, Refused, Sink};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,6 +17,15 @@ use tokio::sync::mpsc;
 
 /// Longest wait for something that is about to happen. RabbitMQ takes its time to start.
 pub(crate) const LIMIT: Duration = Duration::from_mins(1);
+
+/// Pauses that a test can wait for.
+pub(crate) const RETRIES: Retries = Retries {
+    backoff: Backoff {
+        every: Duration::from_millis(200),
+        max_every: Duration::from_secs(1),
+    },
+    max_tries: 3,
+};
 
 /// How often something in another process is looked at again.
 const POLL: Duration = Duration::from_millis(20);
@@ -71,6 +82,14 @@ pub(crate) async fn publish_until_kept(sink: &impl Sink, event: &Event) {
         }
     })
     .await;
+}
+
+/// Why a broker could not be reached.
+pub(crate) fn reason(refused: Result<(), Refused>) -> String {
+    match refused {
+        Err(Refused::Unavailable(reason)) => reason.into(),
+        Err(Refused::Rejected(_)) | Ok(()) => panic!("must be unavailable: {refused:?}"),
+    }
 }
 
 /// What became of events that were published while a broker died.

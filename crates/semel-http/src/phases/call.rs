@@ -59,29 +59,22 @@ impl Phases {
             self.foreign = true;
             return Ok(found);
         }
-        // An attempt before this one may have made the call: then a call that does not arrive now
-        // proves nothing.
-        let mut unclear = self.ground.resumed && !self.beyond;
-        match downstream {
-            Downstream::NotIdempotent => {
-                let may_be_made = self.may_be_made(name);
-                // Also where it was started before: whoever proves that it was not made proves it
-                // for the last attempt that says so.
-                self.write(name, self.journal.clone().starting(name, self.attempt()))
-                    .await?;
-                if may_be_made {
-                    tracing::error!(id = %self.id(), phase = name, "an earlier attempt may have made this call, and it must not be made twice");
-                    return Err(Stopped::unknown(code(name, "unclear")));
-                }
-                unclear = false;
+        let must_not_repeat = downstream == Downstream::NotIdempotent;
+        if must_not_repeat || !self.written {
+            let may_be_made = must_not_repeat && self.may_be_made(name);
+            // Before the call, so that whoever completes this knows what was asked. Also where it
+            // was started before: whoever proves that a call was not made proves it for the last
+            // attempt that says so.
+            self.write(name, self.journal.clone().starting(name, self.attempt()))
+                .await?;
+            if may_be_made {
+                tracing::error!(id = %self.id(), phase = name, "an earlier attempt may have made this call, and it must not be made twice");
+                return Err(Stopped::unknown(code(name, "unclear")));
             }
-            // Whoever completes this has to know what was asked.
-            Downstream::Idempotent if !self.written => {
-                self.write(name, self.journal.clone().starting(name, self.attempt()))
-                    .await?;
-            }
-            Downstream::Idempotent => {}
         }
+        // An attempt before this one may have made a call that may be repeated: then one that does
+        // not arrive now proves nothing.
+        let mut unclear = !must_not_repeat && self.ground.resumed && !self.beyond;
         let mut wait = SOONEST;
         let mut calls = 1;
         loop {
@@ -99,7 +92,7 @@ impl Phases {
             if !unclear && !self.foreign {
                 return Err(Stopped::released(said));
             }
-            if unclear && downstream == Downstream::NotIdempotent {
+            if unclear && must_not_repeat {
                 return Err(Stopped::unknown(said));
             }
             if calls == CALLS_PER_ATTEMPT {

@@ -67,8 +67,6 @@ struct Round<'a, S> {
     sent: Vec<EventId>,
     mark_at: Option<Instant>,
     troubles: VecDeque<Trouble>,
-    /// The store is asked one thing at a time.
-    calling: bool,
     claim_until: Instant,
     /// When the last claim was asked for.
     claimed_at: Option<Instant>,
@@ -93,7 +91,7 @@ pub(super) async fn run<S: Outbox>(relay: &Relay<S>) -> Result<bool> {
         if call.is_none() && flights.is_empty() {
             return round.end();
         }
-        let wake = round.wake_at();
+        let wake = round.wake_at(call.is_some());
         tokio::select! {
             biased;
             answer = answer(&mut call) => {
@@ -162,7 +160,6 @@ impl<'a, S: Outbox> Round<'a, S> {
             sent: relay.take_unmarked(),
             mark_at: None,
             troubles: VecDeque::new(),
-            calling: false,
             claim_until: Instant::now() + CLAIM_FOR,
             claimed_at: None,
             more: true,
@@ -228,7 +225,6 @@ impl<'a, S: Outbox> Round<'a, S> {
         } else {
             return None;
         };
-        self.calling = true;
         Some(call)
     }
 
@@ -251,7 +247,6 @@ impl<'a, S: Outbox> Round<'a, S> {
     }
 
     fn hear(&mut self, answer: Answer) {
-        self.calling = false;
         let heard = match answer {
             Answer::Claimed(at, Ok(claimed)) => {
                 self.claimed_at = Some(at);
@@ -325,8 +320,8 @@ impl<'a, S: Outbox> Round<'a, S> {
     }
 
     /// When something is to be done although nothing happened.
-    fn wake_at(&self) -> Option<Instant> {
-        let unmarked = !self.sent.is_empty() && !self.calling && !self.store_failed;
+    fn wake_at(&self, calling: bool) -> Option<Instant> {
+        let unmarked = !self.sent.is_empty() && !calling && !self.store_failed;
         let mark = self.mark_at.filter(|_| unmarked);
         let give_up = self.give_up_at().filter(|_| self.flying > 0);
         mark.into_iter().chain(give_up).min()
