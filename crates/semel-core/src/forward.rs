@@ -1,8 +1,8 @@
 //! How a store in front of another passes on what it has nothing to say about.
 
 /// Writes verbs of [`Store`](crate::Store), [`Maintain`](crate::Maintain),
-/// [`Inspect`](crate::Inspect), [`Inbox`](crate::Inbox) and [`Outbox`](crate::Outbox) that ask the
-/// store inside, which is the field in brackets, and add nothing.
+/// [`Inspect`](crate::Inspect), [`Inbox`](crate::Inbox), [`Outbox`](crate::Outbox) and
+/// [`Figures`](crate::Figures) that ask the store inside, which is the field in brackets, and add nothing.
 ///
 /// A wrapper names what passes as it is, and writes the rest. Some verbs may be left out of an
 /// implementation, and then do nothing: a wrapper names these too, or what is inside is cut off.
@@ -127,6 +127,9 @@ macro_rules! __forward_verb {
     (erase $s:tt) => {
         $crate::__forward! { $s erase(id: $crate::OperationId, by: $crate::By) -> bool }
     };
+    (revealed $s:tt) => {
+        $crate::__forward! { $s revealed(id: $crate::OperationId, by: $crate::By) -> bool }
+    };
     // Inspect.
     (find $s:tt) => {
         $crate::__forward! { $s find(id: $crate::OperationId) -> Option<$crate::Record> }
@@ -167,6 +170,47 @@ macro_rules! __forward_verb {
         }
     };
     (forget $s:tt) => { $crate::__forward! { $s forget(limit: usize) -> usize } };
+    // Figures.
+    (count $s:tt) => {
+        $crate::__forward! {
+            $s count(
+                activity: Vec<$crate::figures::Activity>,
+                misuses: Vec<$crate::figures::Misuse>
+            ) -> ()
+        }
+    };
+    (activity $s:tt) => {
+        $crate::__forward! { $s activity(since: $crate::Timestamp) -> Vec<$crate::figures::Activity> }
+    };
+    (misuses $s:tt) => {
+        $crate::__forward! { $s misuses(limit: usize) -> Vec<$crate::figures::Misuse> }
+    };
+    (survey $s:tt) => {
+        $crate::__forward! {
+            $s survey(after: Option<$crate::OperationId>, limit: usize) -> $crate::figures::Survey
+        }
+    };
+    (meet $s:tt) => {
+        $crate::__forward! { $s meet(callers: Vec<$crate::figures::Caller>) -> bool }
+    };
+    (count_alone $s:tt) => {
+        $crate::__forward! {
+            $s count_alone(owner: $crate::Owner, lease: std::time::Duration) -> bool
+        }
+    };
+    (publish_census $s:tt) => {
+        $crate::__forward! { $s publish_census(census: $crate::figures::Census) -> () }
+    };
+    (census $s:tt) => { $crate::__forward! { $s census() -> Option<$crate::figures::Census> } };
+    (find_key $s:tt) => {
+        $crate::__forward! { $s find_key(key: &$crate::Key) -> Vec<$crate::store::Summary> }
+    };
+    (forget_activity $s:tt) => {
+        $crate::__forward! { $s forget_activity(before: $crate::Timestamp, limit: usize) -> usize }
+    };
+    (forget_misuses $s:tt) => {
+        $crate::__forward! { $s forget_misuses(before: $crate::Timestamp, limit: usize) -> usize }
+    };
     // Outbox.
     (claim_events $s:tt) => {
         $crate::__forward! {

@@ -166,6 +166,7 @@ pub fn note(
         // Where it waits already nothing changes.
         Event::DeadLetter(..) => (was != is).then(|| tell(What::DeadLettered, WORKER)),
         Event::Erase(erasure) => Some(by(What::Erased, erasure)),
+        Event::Reveal(looker) => Some(by(What::Revealed, looker)),
         Event::Reserve(_)
         | Event::Heartbeat(..)
         | Event::Advance(..)
@@ -195,7 +196,8 @@ pub fn fenced(record: &Record, event: &Event, now: Timestamp) -> Option<Note> {
         | Event::Expire
         | Event::DropBody
         | Event::Purge
-        | Event::Erase(_) => return None,
+        | Event::Erase(_)
+        | Event::Reveal(_) => return None,
     };
     (fence.id == record.id).then(|| Note {
         at: now,

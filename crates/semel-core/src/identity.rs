@@ -23,7 +23,7 @@ pub struct Identity {
 }
 
 /// How far a key reaches.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KeyScope {
     /// One key names one operation of one tenant; on another endpoint it is another key.
     #[default]

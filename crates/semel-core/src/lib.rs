@@ -35,6 +35,7 @@
 
 pub mod canonical;
 pub mod chore;
+pub mod figures;
 pub mod fingerprint;
 mod forward;
 pub mod headers;
@@ -56,6 +57,7 @@ pub mod transition;
 pub use bytes as __bytes;
 
 pub use chore::Chore;
+pub use figures::Figures;
 pub use fingerprint::{Fingerprint, Fingerprints};
 pub use history::By;
 pub use identity::{Identity, KeyScope};

@@ -3,6 +3,7 @@
 //! It forgets everything with the process, so it is for tests and for learning. What makes
 //! it worth having is that it cannot differ from [`transition`]: it has no rules of its own.
 
+mod figures;
 mod inbox;
 mod inspect;
 mod outbox;
@@ -38,6 +39,7 @@ struct Records {
     erasures: u64,
     inbox: inbox::Messages,
     outbox: outbox::Events,
+    figures: figures::Counted,
 }
 
 impl Memory {
@@ -312,5 +314,9 @@ impl Maintain for Memory {
 
     async fn erase(&self, id: OperationId, by: By) -> Result<bool> {
         Ok(self.apply(id, &Event::Erase(by)) == Answer::Applied(true))
+    }
+
+    async fn revealed(&self, id: OperationId, by: By) -> Result<bool> {
+        Ok(self.apply(id, &Event::Reveal(by)) == Answer::Applied(true))
     }
 }

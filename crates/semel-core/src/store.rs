@@ -5,6 +5,7 @@
 //! [`Maintain`] it, people [`Inspect`] it.
 
 mod error;
+mod listing;
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,12 +15,13 @@ use std::time::Duration;
 use bytes::Bytes;
 
 pub use error::{Error, Result, Source};
+pub use listing::{MAX_WALK, Page, Query, Summary};
 
 use crate::history::Entry;
 use crate::transition::{Completion, Decision, Held, Reserve, Resolution, Resolve};
 use crate::{
-    Backoff, By, Clock, Code, Fence, Identity, Key, OperationId, Owner, Record, RecoveryPoint,
-    Resource, State, Status, Timestamp,
+    Backoff, By, Clock, Code, Fence, Identity, OperationId, Owner, Record, RecoveryPoint, Resource,
+    Timestamp,
 };
 
 /// Most records that one call of [`Maintain`] touches or one [`Page`] holds, whatever the
@@ -195,6 +197,10 @@ pub trait Maintain: Send + Sync + 'static {
     /// the operation is completed, since nothing else is erased.
     /// Evidence in the history goes, too; that there was some stays.
     fn erase(&self, id: OperationId, by: By) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Tells in the history that a person is about to be shown the stored response; says whether
+    /// the operation is completed, since nothing else has one. What is not told is not shown.
+    fn revealed(&self, id: OperationId, by: By) -> impl Future<Output = Result<bool>> + Send;
 }
 
 /// Looking without touching.
@@ -232,7 +238,8 @@ pub trait Inspect: Send + Sync + 'static {
     /// all that is remembered.
     fn standing(&self) -> impl Future<Output = Result<Vec<Standing>>> + Send;
 
-    /// Operations that fit the query, newest first.
+    /// Operations that fit the query, newest first. No more than [`Query::walk`] are looked at, so
+    /// a page may have room left, or be empty, and yet have a next.
     fn list(&self, query: Query) -> impl Future<Output = Result<Page>> + Send;
 }
 
@@ -269,53 +276,6 @@ pub struct Tally {
     pub oldest: Option<Timestamp>,
 }
 
-/// Which operations to list.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Query {
-    /// Only those in this state.
-    pub status: Option<Status>,
-    /// Only this tenant's.
-    pub tenant: Option<Box<str>>,
-    /// Only this command.
-    pub operation: Option<Box<str>>,
-    /// Only under this key.
-    pub key: Option<Key>,
-    /// Only those that wait for a person, or only those that do not.
-    pub dead_lettered: Option<bool>,
-    /// Only those older than this one: the [`Page::next`] of the page before.
-    pub before: Option<OperationId>,
-    /// How many at most; [`MAX_BATCH`] bounds it. 0 asks for [`MAX_BATCH`].
-    pub limit: usize,
-}
-
-/// Some operations, newest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Page {
-    /// The operations.
-    pub operations: Vec<Summary>,
-    /// Where the next page begins; `None` where this is the last.
-    pub next: Option<OperationId>,
-}
-
-/// An operation without its response: what a list shows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Summary {
-    /// The operation and its latest attempt.
-    pub fence: Fence,
-    /// Tenant, command and key.
-    pub identity: Identity,
-    /// Where it stands.
-    pub status: Status,
-    /// Since when it waits for a person.
-    pub dead_lettered_at: Option<Timestamp>,
-    /// Why it is where it is.
-    pub last_error: Option<Code>,
-    /// When the key was first used.
-    pub created_at: Timestamp,
-    /// When anything last changed.
-    pub updated_at: Timestamp,
-}
-
 impl Which {
     /// Whether the command is asked for.
     pub fn admits(&self, operation: &str) -> bool {
@@ -335,61 +295,5 @@ impl Tally {
             self.oldest
                 .map_or(created_at, |oldest| oldest.min(created_at)),
         );
-    }
-}
-
-impl Query {
-    /// Whether an operation belongs to the list.
-    pub fn admits(&self, operation: &Summary) -> bool {
-        fn is<T: PartialEq + ?Sized>(wanted: Option<&T>, found: &T) -> bool {
-            wanted.is_none_or(|wanted| wanted == found)
-        }
-        is(self.status.as_ref(), &operation.status)
-            && is(self.tenant.as_deref(), operation.identity.tenant())
-            && is(self.operation.as_deref(), operation.identity.operation())
-            && is(self.key.as_ref(), operation.identity.key())
-            && is(
-                self.dead_lettered.as_ref(),
-                &operation.dead_lettered_at.is_some(),
-            )
-            && self.before.is_none_or(|before| operation.fence.id < before)
-    }
-
-    /// The number of operations on one page.
-    pub fn page_size(&self) -> usize {
-        match self.limit {
-            0 => MAX_BATCH,
-            limit => limit.min(MAX_BATCH),
-        }
-    }
-}
-
-impl Page {
-    /// A page of `size` out of operations of which one more was looked for than fits.
-    pub fn of(mut operations: Vec<Summary>, size: usize) -> Self {
-        let more = operations.len() > size;
-        operations.truncate(size);
-        let next = operations.last().filter(|_| more).map(|last| last.fence.id);
-        Self { operations, next }
-    }
-}
-
-impl From<&Record> for Summary {
-    fn from(record: &Record) -> Self {
-        Self {
-            fence: record.fence(),
-            identity: record.identity.clone(),
-            status: record.state.status(),
-            dead_lettered_at: match &record.state {
-                State::Unknown(unresolved) => unresolved.dead_lettered_at,
-                State::InProgress(_)
-                | State::Completed(_)
-                | State::FailedRetryable { .. }
-                | State::Expired { .. } => None,
-            },
-            last_error: record.last_error.clone(),
-            created_at: record.created_at,
-            updated_at: record.updated_at,
-        }
     }
 }

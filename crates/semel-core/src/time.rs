@@ -26,6 +26,11 @@ impl Timestamp {
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(micros(duration)))
     }
+
+    /// So long before, or the beginning of time.
+    pub fn saturating_sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(micros(duration)))
+    }
 }
 
 impl fmt::Debug for Timestamp {

@@ -19,7 +19,8 @@ use bytes::Bytes;
 
 pub use holder::{advance, complete, evict, heartbeat, mark_unknown, release};
 pub use maintenance::{
-    claim_abandoned, claim_due, dead_letter, drop_body, erase, expire, purge, resolve, sweep,
+    claim_abandoned, claim_due, dead_letter, drop_body, erase, expire, purge, resolve, reveal,
+    sweep,
 };
 pub use reserve::reserve;
 
@@ -72,6 +73,8 @@ pub enum Event {
     Purge,
     /// A person's data is to be removed.
     Erase(By),
+    /// A person asks to see the stored response.
+    Reveal(By),
 }
 
 /// What an [`Event`] is answered with.
@@ -267,6 +270,7 @@ pub fn apply(record: Option<Record>, event: Event, now: Timestamp) -> Transition
         Event::DropBody => drop_body(record, now).map(Answer::Applied),
         Event::Purge => purge(record, now).map(Answer::Applied),
         Event::Erase(_) => erase(record, now).map(Answer::Applied),
+        Event::Reveal(_) => reveal(record).map(Answer::Applied),
     }
 }
 

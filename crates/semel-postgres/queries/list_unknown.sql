@@ -11,7 +11,7 @@ WITH unknown AS MATERIALIZED (
 SELECT id, scope, tenant, operation, key, status, attempt, dead_lettered_at, error_code,
     created_at, updated_at
 FROM unknown
-WHERE ($1::uuid IS NULL OR id < $1) -- guard: after the page before
+WHERE id < $1 -- guard: after the page before
   AND ($2::text IS NULL OR status = $2) -- guard: filter
   AND ($3::text IS NULL OR tenant = $3) -- guard: filter
   AND ($4::text IS NULL OR operation = $4) -- guard: filter

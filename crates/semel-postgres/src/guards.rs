@@ -13,7 +13,7 @@ use crate::queries::Queries;
 use crate::{Options, Postgres};
 
 /// Fewer would mean that the marks are no longer found.
-const GUARDS_AT_LEAST: usize = 76;
+const GUARDS_AT_LEAST: usize = 92;
 
 /// A store with these statements.
 struct Altered {

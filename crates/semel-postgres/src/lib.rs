@@ -27,6 +27,7 @@
 mod connection;
 mod errand;
 mod error;
+mod figures;
 mod holder;
 mod inbox;
 mod lane;

@@ -310,6 +310,25 @@ impl Command for Erase {
     }
 }
 
+/// A person is about to be shown a stored response. The answer is whether there may be one.
+pub(crate) struct Reveal(pub(crate) OperationId, pub(crate) By);
+
+impl Command for Reveal {
+    type Answer = bool;
+    const WRITES: bool = true;
+
+    async fn perform(&self, session: &mut Session, time: &Time) -> Result<bool, Failure> {
+        let Self(id, by) = self;
+        let (by, why) = said(by);
+        let parameters: [&(dyn ToSql + Sync); 4] = [&time.given(), &uuid(*id), &by, &why];
+        let told = session
+            .client
+            .query(&session.sql.revealed, &parameters)
+            .await?;
+        Ok(!told.is_empty())
+    }
+}
+
 /// Somebody waits for the end of an attempt.
 pub(crate) struct Watch(pub(crate) Fence);
 

@@ -6,11 +6,12 @@ use crate::connection::Connector;
 use crate::error::{Error, chain};
 
 /// Every step there is. A step that was published is never changed: another follows it.
-const MIGRATIONS: [(i64, &str); 4] = [
+const MIGRATIONS: [(i64, &str); 5] = [
     (1, include_str!("../migrations/0001_operations.sql")),
     (2, include_str!("../migrations/0002_complete.sql")),
     (3, include_str!("../migrations/0003_history.sql")),
     (4, include_str!("../migrations/0004_outbox.sql")),
+    (5, include_str!("../migrations/0005_figures.sql")),
 ];
 
 /// The table that remembers the steps.

@@ -41,11 +41,13 @@ macro_rules! statements {
 
 statements! {
     reserve
-    find find_identity find_resource list list_unknown history standing
+    find find_identity find_resource list list_unknown list_in_progress history standing
     complete release evict mark_unknown heartbeat advance watch tell
     now sweep claim_abandoned claim_due claim
     resolve_completed resolve_not_executed resolve_still_unknown dead_letter
-    expire drop_bodies purge erase
+    expire drop_bodies purge erase revealed
     receive settle claim_parked park forget
     publish_alone relay claim_events mark_sent hold_back hold_until set_aside dead_events revive backlog stand_down
+    count_activity count_misuse trim_misuse activity misuses forget_activity forget_misuses
+    survey lock_callers meet callers callers_count find_keys count_alone publish_census census
 }

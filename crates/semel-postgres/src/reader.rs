@@ -4,12 +4,13 @@ use semel_core::history::Entry;
 use semel_core::identity::IdentityHash;
 use semel_core::store::{Page, Query, Standing};
 use semel_core::{Identity, Key, OperationId, Record, Status};
+use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::connection::Session;
 use crate::errand::Command;
 use crate::error::Failure;
-use crate::row::{self, uuid};
+use crate::row::{self, Listed, uuid};
 use crate::time::Time;
 
 /// The record of a name.
@@ -110,31 +111,52 @@ impl Command for List {
 
     async fn perform(&self, session: &mut Session, _: &Time) -> Result<Page, Failure> {
         let Self(query) = self;
+        let (client, sql) = (&session.client, &session.sql);
+        // After all ids there can be.
+        let before = query.before.map_or(Uuid::max(), uuid);
+        let status = query.status.map(Status::as_str);
+        let (tenant, operation) = (query.tenant.as_deref(), query.operation.as_deref());
+        let key = query.key.as_ref().map(Key::as_str);
+        let dead_lettered = query.dead_lettered;
         let size = query.page_size();
-        let only_unknowns =
-            query.status == Some(Status::Unknown) || query.dead_lettered == Some(true);
-        let statement = if only_unknowns {
-            &session.sql.list_unknown
+        // One more than fits tells whether there is a next page.
+        let most = i64::try_from(size).unwrap_or(i64::MAX).saturating_add(1);
+        let rows = if dead_lettered == Some(true) || query.status == Some(Status::Unknown) {
+            let parameters: [&(dyn ToSql + Sync); 7] = [
+                &before,
+                &status,
+                &tenant,
+                &operation,
+                &key,
+                &dead_lettered,
+                &most,
+            ];
+            client.query(&sql.list_unknown, &parameters).await?
+        } else if query.status == Some(Status::InProgress) {
+            let parameters: [&(dyn ToSql + Sync); 5] = [&before, &tenant, &operation, &key, &most];
+            client.query(&sql.list_in_progress, &parameters).await?
         } else {
-            &session.sql.list
+            let walk = i64::try_from(query.walk_length()).unwrap_or(i64::MAX);
+            let parameters: [&(dyn ToSql + Sync); 8] = [
+                &before,
+                &status,
+                &tenant,
+                &operation,
+                &key,
+                &dead_lettered,
+                &most,
+                &walk,
+            ];
+            client.query(&sql.list, &parameters).await?
         };
-        let rows = session
-            .client
-            .query(
-                statement,
-                &[
-                    &query.before.map(uuid),
-                    &query.status.map(Status::as_str),
-                    &query.tenant.as_deref(),
-                    &query.operation.as_deref(),
-                    &query.key.as_ref().map(Key::as_str),
-                    &query.dead_lettered,
-                    // One more than fits tells whether there is a next page.
-                    &i64::try_from(size).unwrap_or(i64::MAX).saturating_add(1),
-                ],
-            )
-            .await?;
-        let operations = rows.iter().map(row::summary).collect::<Result<_, _>>()?;
-        Ok(Page::of(operations, size))
+        let mut operations = Vec::with_capacity(rows.len());
+        let mut floor = None;
+        for row in &rows {
+            match row::listed(row)? {
+                Listed::Operation(summary) => operations.push(summary),
+                Listed::Floor(id) => floor = Some(id),
+            }
+        }
+        Ok(Page::of(operations, size, floor))
     }
 }

@@ -1,5 +1,7 @@
 //! Rows as records. A row that makes no sense is reported, never guessed at.
 
+pub(crate) mod figures;
+
 use bytes::Bytes;
 use semel_core::history::{Entry, Note, What};
 use semel_core::inbox::{Message, Parked};
@@ -89,9 +91,27 @@ pub(crate) fn record_from(row: &Row, first: usize) -> Result<Record, Failure> {
         .ok_or_else(|| Failure::Corrupt(format!("operation {id} is half {status}").into()))
 }
 
-/// A row of `list.sql`.
-pub(crate) fn summary(row: &Row) -> Result<Summary, Failure> {
+/// A row of a list.
+pub(crate) enum Listed {
+    /// An operation that fits.
+    Operation(Summary),
+    /// How far was looked.
+    Floor(OperationId),
+}
+
+/// A row of `list.sql`, whose last one may have only an id.
+pub(crate) fn listed(row: &Row) -> Result<Listed, Failure> {
     let mut columns = Columns { row, next: 0 };
+    let id = columns.id()?;
+    match columns.take::<Option<&str>>()? {
+        Some(_) => summary_from(row, 0).map(Listed::Operation),
+        None => Ok(Listed::Floor(id)),
+    }
+}
+
+/// A row that has the columns of `list.sql` from `first` on.
+fn summary_from(row: &Row, first: usize) -> Result<Summary, Failure> {
+    let mut columns = Columns { row, next: first };
     let id = columns.id()?;
     let identity = columns.identity()?;
     let status = columns.status()?;
@@ -275,16 +295,18 @@ impl<'r> Columns<'r> {
     }
 
     fn status(&mut self) -> Result<Status, Failure> {
+        status(self.take()?)
+    }
+
+    fn scope(&mut self) -> Result<KeyScope, Failure> {
         let word: &str = self.take()?;
-        Status::from_word(word)
-            .ok_or_else(|| Failure::Corrupt(format!("no status is called {word:?}").into()))
+        KeyScope::from_word(word)
+            .ok_or_else(|| Failure::Corrupt(format!("no scope is called {word:?}").into()))
     }
 
     fn identity(&mut self) -> Result<Identity, Failure> {
         let corrupt = |what: &dyn std::fmt::Display| Failure::Corrupt(what.to_string().into());
-        let word: &str = self.take()?;
-        let scope = KeyScope::from_word(word)
-            .ok_or_else(|| corrupt(&format_args!("no scope is called {word:?}")))?;
+        let scope = self.scope()?;
         let (tenant, operation): (&str, &str) = (self.take()?, self.take()?);
         let key = Key::new(self.take::<&str>()?).map_err(|error| corrupt(&error))?;
         Identity::new(tenant, operation, key)
@@ -320,6 +342,11 @@ impl<'r> Columns<'r> {
             schema_version: narrow(schema_version)?,
         }))
     }
+}
+
+fn status(word: &str) -> Result<Status, Failure> {
+    Status::from_word(word)
+        .ok_or_else(|| Failure::Corrupt(format!("no status is called {word:?}").into()))
 }
 
 fn digest(bytes: &[u8]) -> Result<[u8; 32], Failure> {

@@ -21,7 +21,8 @@ use crate::holder::{Saying, Verb, Word};
 use crate::lane::{self, Kind};
 use crate::listen::{self, Ears, Line};
 use crate::maintenance::{
-    ClaimAbandoned, ClaimDue, DeadLetter, DropBodies, Erase, Expire, Judge, Purge, Sweep, Watch,
+    ClaimAbandoned, ClaimDue, DeadLetter, DropBodies, Erase, Expire, Judge, Purge, Reveal, Sweep,
+    Watch,
 };
 use crate::queue::{Queue, Refused};
 use crate::reader::{Find, FindIdentity, FindResource, History, List, Standings};
@@ -44,7 +45,7 @@ pub(crate) struct Inner {
     pub(crate) chores: Arc<Queue<Box<dyn Errand>>>,
     ears: Arc<Ears>,
     time: Arc<Time>,
-    identity_hash: fn(&Identity) -> IdentityHash,
+    pub(crate) identity_hash: fn(&Identity) -> IdentityHash,
 }
 
 impl Inner {
@@ -325,6 +326,10 @@ impl Maintain for Postgres {
             self.inner.ears.erased(epoch);
         }
         Ok(epoch.is_some())
+    }
+
+    async fn revealed(&self, id: OperationId, by: By) -> Result<bool> {
+        self.inner.send(&self.inner.errands, Reveal(id, by)).await
     }
 }
 

@@ -10,8 +10,9 @@ mod support;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use semel_core::figures::{Activity, Caller, Census, Misuse, Told};
 use semel_core::outbox::Event;
-use semel_core::{Backoff, Fence, Held, Inspect, Outbox, Store};
+use semel_core::{Backoff, Fence, Figures, Held, Inspect, Key, KeyScope, Outbox, Store, Timestamp};
 use semel_postgres::{Error, Postgres};
 use semel_testkit::database::Database;
 use support::{completion, granted};
@@ -28,7 +29,7 @@ async fn ten_processes_that_start_at_once_make_one_schema() {
     let client = database.client().await;
     let steps = "SELECT count(*) FROM semel.migrations";
     let steps: i64 = client.query_one(steps, &[]).await.unwrap().get(0);
-    assert_eq!(steps, 4);
+    assert_eq!(steps, 5);
     assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 0);
 }
 
@@ -136,7 +137,7 @@ async fn an_upgrade_keeps_the_records_and_lets_those_write_who_could() {
         ))
         .await
         .unwrap();
-    assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 2);
+    assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 3);
     let url = database
         .url
         .replace("postgres@", &format!("{}@", role.replace('"', "%22")));
@@ -162,6 +163,40 @@ async fn an_upgrade_keeps_the_records_and_lets_those_write_who_could() {
     store.mark_sent(vec![event.id]).await.unwrap();
     store.stand_down("relay".into()).await.unwrap();
     assert_eq!(relay().await.unwrap(), []);
+    let caller = Caller {
+        scope: KeyScope::Operation,
+        tenant: "tenant-1".into(),
+        operation: "create_payment".into(),
+    };
+    store.meet(vec![caller]).await.unwrap();
+    let found = store.find_key(&Key::new("new").unwrap()).await.unwrap();
+    assert_eq!(found.len(), 1);
+    let at = Timestamp::from_micros(0);
+    let activity = Activity {
+        at,
+        operation: "create_payment".into(),
+        told: Told::default(),
+    };
+    let misuse = Misuse {
+        tenant: "tenant-1".into(),
+        operation: "create_payment".into(),
+        count: 1,
+        first_at: at,
+        last_at: at,
+        last_id: id,
+    };
+    store.count(vec![activity], vec![misuse]).await.unwrap();
+    let over = Timestamp::from_micros(1);
+    assert_eq!(store.forget_activity(over, 1).await.unwrap(), 1);
+    assert_eq!(store.forget_misuses(over, 1).await.unwrap(), 1);
+    let census = Census {
+        began_at: at,
+        ended_at: at,
+        counts: vec![],
+        all_callers: true,
+    };
+    store.publish_census(census.clone()).await.unwrap();
+    assert_eq!(store.census().await.unwrap(), Some(census));
     drop(store);
     drop(client);
     let server = semel_testkit::database::server().unwrap();

@@ -9,8 +9,8 @@ use redis::Cmd;
 use semel_core::store::{Epoch, Result};
 use semel_core::transition::Replay;
 use semel_core::{
-    By, Decision, Fingerprint, Fingerprints, Identity, Inbox, Inspect, Maintain, OperationId,
-    Outbox, Reserve, Resolution, Resolve, Store, Timestamp,
+    By, Decision, Figures, Fingerprint, Fingerprints, Identity, Inbox, Inspect, Maintain,
+    OperationId, Outbox, Reserve, Resolution, Resolve, Store, Timestamp,
 };
 use tokio::sync::Semaphore;
 
@@ -230,7 +230,7 @@ impl<S: Store + Inspect> Store for Cached<S> {
 
 impl<S: Store + Maintain + Inspect> Maintain for Cached<S> {
     semel_core::forward!([shared.inner] sweep claim_abandoned claim_due dead_letter);
-    semel_core::forward!([shared.inner] expire drop_bodies purge);
+    semel_core::forward!([shared.inner] expire drop_bodies purge revealed);
 
     /// Also removes what Redis keeps under that key. There should be nothing, since only what
     /// is completed is kept; a verdict is rare enough to make sure.
@@ -268,6 +268,11 @@ impl<S: Inbox> Inbox for Cached<S> {
 impl<S: Outbox> Outbox for Cached<S> {
     semel_core::forward!([shared.inner] claim_events mark_sent hold_back set_aside);
     semel_core::forward!([shared.inner] dead_events revive backlog stand_down);
+}
+
+impl<S: Figures> Figures for Cached<S> {
+    semel_core::forward!([shared.inner] count activity misuses survey meet count_alone);
+    semel_core::forward!([shared.inner] publish_census census find_key forget_activity forget_misuses);
 }
 
 impl<S> Clone for Cached<S> {

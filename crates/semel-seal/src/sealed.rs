@@ -8,9 +8,9 @@ use semel_core::inbox::{Handling, Message, Parked, Receipt};
 use semel_core::store::{Result, Which};
 use semel_core::transition::Grant;
 use semel_core::{
-    Backoff, Completion, Decision, Fence, Held, Identity, Inbox, Inspect, Maintain, OperationId,
-    Outbox, Owner, Record, RecoveryPoint, Reserve, Resolution, Resolve, Response, State, Store,
-    Verdict, headers,
+    Backoff, Completion, Decision, Fence, Figures, Held, Identity, Inbox, Inspect, Maintain,
+    OperationId, Outbox, Owner, Record, RecoveryPoint, Reserve, Resolution, Resolve, Response,
+    State, Store, Verdict, headers,
 };
 
 use crate::Keyring;
@@ -196,7 +196,7 @@ impl<S: Store> Store for Sealed<S> {
 }
 
 impl<S: Maintain + Store> Maintain for Sealed<S> {
-    semel_core::forward!([inner] sweep dead_letter expire drop_bodies purge erase);
+    semel_core::forward!([inner] sweep dead_letter expire drop_bodies purge erase revealed);
 
     /// What does not open is not gone on with. It becomes unknown: handed over it would be taken
     /// for data, and with an error it would take all others with it, again and again.
@@ -308,6 +308,12 @@ impl<S: Inbox> Inbox for Sealed<S> {
 impl<S: Outbox> Outbox for Sealed<S> {
     semel_core::forward!([inner] claim_events mark_sent hold_back set_aside);
     semel_core::forward!([inner] dead_events revive backlog stand_down);
+}
+
+/// Nothing is sealed: besides names of tenants and commands there are only numbers.
+impl<S: Figures> Figures for Sealed<S> {
+    semel_core::forward!([inner] count activity misuses survey meet count_alone);
+    semel_core::forward!([inner] publish_census census find_key forget_activity forget_misuses);
 }
 
 fn name(message: &Message) -> Vec<u8> {

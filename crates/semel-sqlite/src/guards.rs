@@ -15,7 +15,7 @@ use crate::queries::Queries;
 use crate::{Options, Sqlite};
 
 /// Fewer would mean that the marks are no longer found.
-const GUARDS_AT_LEAST: usize = 84;
+const GUARDS_AT_LEAST: usize = 96;
 
 /// A store with these statements.
 struct Altered {

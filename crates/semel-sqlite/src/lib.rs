@@ -29,12 +29,14 @@ mod connection;
 mod error;
 #[cfg(feature = "failpoints")]
 pub mod failpoints;
+mod figures;
 mod gather;
 mod history;
 mod holder;
 mod inbox;
 mod inline;
 mod inside;
+mod list;
 mod maintenance;
 mod migrate;
 mod once;

@@ -302,6 +302,23 @@ impl Command for Erase {
     }
 }
 
+/// A person is about to be shown a stored response.
+pub(crate) struct Reveal(pub(crate) OperationId, pub(crate) By);
+
+impl Command for Reveal {
+    type Answer = bool;
+
+    fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<bool, Failure> {
+        let Self(id, by) = self;
+        let before = row::find(&mut sql.find, &id.as_bytes())?;
+        let event = Event::Reveal(by.clone());
+        // The record stays as it is, so there is no statement that would decide again.
+        let after = transition::apply(before.clone(), event.clone(), now);
+        history::tell(sql, before.as_ref(), &event, &after, now)?;
+        Ok(after.answer == Answer::Applied(true))
+    }
+}
+
 /// Text that `json_each` reads as these.
 fn array(all: &[Box<str>]) -> String {
     let all: serde_json::Value = all.iter().map(|one| &**one).collect();

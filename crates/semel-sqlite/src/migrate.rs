@@ -6,13 +6,14 @@ use crate::Options;
 use crate::error::Error;
 
 /// Every step there is. A step that was published is never changed: another follows it.
-const MIGRATIONS: [(i64, &str); 3] = [
+const MIGRATIONS: [(i64, &str); 4] = [
     (1, include_str!("../migrations/0001_operations.sql")),
     (2, include_str!("../migrations/0002_history_and_inbox.sql")),
     (
         3,
         include_str!("../migrations/0003_resuming_and_outbox.sql"),
     ),
+    (4, include_str!("../migrations/0004_figures.sql")),
 ];
 
 /// The table that remembers the steps.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use rusqlite::Connection;
 use semel_core::identity::IdentityHash;
-use semel_core::store::{Page, Query, Result};
+use semel_core::store::Result;
 use semel_core::transition::{self, Decision};
-use semel_core::{Clock, Identity, Key, OperationId, Record, Reserve, Status, Timestamp};
+use semel_core::{Clock, Identity, OperationId, Record, Reserve, Status, Timestamp};
 use tokio::sync::oneshot;
 
 use crate::error::Failure;
@@ -124,47 +124,5 @@ impl Lookup for FindResource {
 
     fn perform(self, sql: &mut Statements<'_>) -> std::result::Result<Option<Record>, Failure> {
         row::find(&mut sql.find_resource, &self.0)
-    }
-}
-
-/// Sorts after every id: the longest there could be, and one byte more.
-const AFTER_ALL_IDS: [u8; 17] = [0xff; 17];
-
-/// A page of operations.
-pub(crate) struct List(pub(crate) Query);
-
-impl Lookup for List {
-    type Answer = Page;
-
-    fn perform(self, sql: &mut Statements<'_>) -> std::result::Result<Page, Failure> {
-        let Self(query) = self;
-        let size = query.page_size();
-        let before: &[u8] = match &query.before {
-            Some(id) => id.as_bytes(),
-            None => &AFTER_ALL_IDS,
-        };
-        // Only what is unknown waits for a person.
-        let only_unknowns =
-            query.status == Some(Status::Unknown) || query.dead_lettered == Some(true);
-        let list = if only_unknowns {
-            &mut sql.list_unknown
-        } else {
-            &mut sql.list
-        };
-        let mut rows = list.query(rusqlite::params![
-            before,
-            query.status.map(Status::as_str),
-            query.tenant,
-            query.operation,
-            query.key.as_ref().map(Key::as_str),
-            query.dead_lettered,
-            // One more than fits tells whether there is a next page.
-            i64::try_from(size).unwrap_or(i64::MAX).saturating_add(1),
-        ])?;
-        let mut operations = Vec::new();
-        while let Some(row) = rows.next()? {
-            operations.push(row::summary(row)?);
-        }
-        Ok(Page::of(operations, size))
     }
 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use rusqlite::types::FromSql;
 use rusqlite::{Row, Statement, ToSql};
+use semel_core::figures::Caller;
 use semel_core::store::Summary;
 use semel_core::{
     Code, Fence, Fingerprint, Identity, Key, KeyScope, Lease, OperationId, Record, RecoveryPoint,
@@ -103,6 +104,17 @@ pub(crate) fn summary(row: &Row<'_>) -> Result<Summary, Failure> {
     })
 }
 
+/// A row of `survey.sql`, after its id.
+pub(crate) fn surveyed(row: &Row<'_>) -> Result<(Caller, Status), Failure> {
+    let mut columns = Columns { row, next: 1 };
+    Ok((columns.caller()?, columns.status()?))
+}
+
+/// A row of `callers.sql`.
+pub(crate) fn caller(row: &Row<'_>) -> Result<Caller, Failure> {
+    Columns { row, next: 0 }.caller()
+}
+
 /// A row that begins with an id and an attempt.
 pub(crate) fn fence(row: &Row<'_>) -> Result<Fence, Failure> {
     let mut columns = Columns { row, next: 0 };
@@ -157,11 +169,23 @@ impl Columns<'_, '_> {
             .ok_or_else(|| Failure::Corrupt(format!("no status is called {word:?}").into()))
     }
 
+    fn scope(&mut self) -> Result<KeyScope, Failure> {
+        let word: String = self.take()?;
+        KeyScope::from_word(&word)
+            .ok_or_else(|| Failure::Corrupt(format!("no scope is called {word:?}").into()))
+    }
+
+    fn caller(&mut self) -> Result<Caller, Failure> {
+        Ok(Caller {
+            scope: self.scope()?,
+            tenant: self.take()?,
+            operation: self.take()?,
+        })
+    }
+
     fn identity(&mut self) -> Result<Identity, Failure> {
         let corrupt = |what: &dyn std::fmt::Display| Failure::Corrupt(what.to_string().into());
-        let word: String = self.take()?;
-        let scope = KeyScope::from_word(&word)
-            .ok_or_else(|| corrupt(&format_args!("no scope is called {word:?}")))?;
+        let scope = self.scope()?;
         let (tenant, operation): (Box<str>, Box<str>) = (self.take()?, self.take()?);
         let key = Key::new(self.take::<Box<str>>()?).map_err(|error| corrupt(&error))?;
         Identity::new(tenant, operation, key)

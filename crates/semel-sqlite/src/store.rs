@@ -20,11 +20,12 @@ use crate::error::Error;
 use crate::history::History;
 use crate::holder::{Advance, Complete, Evict, Heartbeat, MarkUnknown, Release};
 use crate::inline::Inline;
+use crate::list::List;
 use crate::maintenance::{
-    ClaimAbandoned, ClaimDue, DeadLetter, DropBodies, Erase, Expire, Judge, Purge, Sweep,
+    ClaimAbandoned, ClaimDue, DeadLetter, DropBodies, Erase, Expire, Judge, Purge, Reveal, Sweep,
 };
 use crate::queue::{Queue, Refused};
-use crate::reader::{Find, FindIdentity, FindResource, List, Look, Lookup, Peek};
+use crate::reader::{Find, FindIdentity, FindResource, Look, Lookup, Peek};
 use crate::recent::Recent;
 use crate::reserve::Reservation;
 use crate::standing::Stand;
@@ -48,7 +49,7 @@ pub(crate) struct Inner {
     /// By this process; others over the same file do not hear of it.
     erasures: AtomicU64,
     answer_from_readers: bool,
-    identity_hash: fn(&Identity) -> IdentityHash,
+    pub(crate) identity_hash: fn(&Identity) -> IdentityHash,
     /// The writer first.
     threads: Vec<JoinHandle<()>>,
 }
@@ -344,6 +345,10 @@ impl Maintain for Sqlite {
         // Counted even where it failed: it may have been written all the same.
         self.inner.erasures.fetch_add(1, Ordering::SeqCst);
         erased
+    }
+
+    async fn revealed(&self, id: OperationId, by: By) -> Result<bool> {
+        self.inner.write(Reveal(id, by)).await
     }
 }
 

@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use semel_core::transition::{Decision, Held};
-use semel_core::{Fence, Inspect, Store};
+use semel_core::transition::{Decision, Held, Resolve, Verdict};
+use semel_core::{By, Fence, Inspect, Maintain, Store, Timestamp};
 use semel_sqlite::{Error, Options, Sqlite};
 use support::{completion, granted, request};
 use tempfile::TempDir;
@@ -113,8 +113,13 @@ async fn a_damaged_page_stops_what_needs_it_and_never_grants() {
     }
 }
 
-/// What the second step added, taken away again.
+/// What the steps after the first added, taken away again.
 const BACK_TO_THE_FIRST_STEP: &str = "
+    DROP TABLE semel_activity;
+    DROP TABLE semel_misuse;
+    DROP TABLE semel_callers;
+    DROP TABLE semel_census_taken;
+    DROP TABLE semel_census;
     DROP TRIGGER semel_operations_gone;
     DROP TABLE semel_history;
     DROP TABLE semel_inbox;
@@ -158,6 +163,91 @@ async fn a_file_of_the_first_version_is_taken_along() {
     assert_eq!(store.complete(under_way, end).await.unwrap(), Held::Applied);
     let told = store.history(under_way.id).await.unwrap();
     assert_eq!(told, [], "it ended in time");
+}
+
+/// The schema as the third step left it.
+const THE_FIRST_THREE_STEPS: [&str; 4] = [
+    include_str!("../migrations/0000_migrations.sql"),
+    include_str!("../migrations/0001_operations.sql"),
+    include_str!("../migrations/0002_history_and_inbox.sql"),
+    include_str!("../migrations/0003_resuming_and_outbox.sql"),
+];
+
+/// Histories are put into a new table. None may lose an entry, and each still goes with its
+/// operation.
+#[tokio::test]
+async fn histories_of_the_third_version_are_taken_along() {
+    let (directory, path) = place();
+    let newer = directory.path().join("newer.db");
+    let store = Sqlite::open(&newer).await.unwrap();
+    let late = granted(&store, "late").await;
+    let reason = semel_core::Code::new("timeout");
+    store
+        .mark_unknown(late, reason.clone(), None)
+        .await
+        .unwrap();
+    let end = completion("answer", 10);
+    store.complete(late, end).await.unwrap();
+    let lost = granted(&store, "lost").await;
+    store
+        .mark_unknown(lost, reason.clone(), None)
+        .await
+        .unwrap();
+    let asked = Resolve {
+        fence: lost,
+        verdict: Verdict::StillUnknown(reason, Timestamp::from_micros(7)),
+        by: By::person("ada", "looked it up"),
+        evidence: Some("404".into()),
+    };
+    store.resolve(asked).await.unwrap();
+    let mut before = Vec::new();
+    for fence in [late, lost] {
+        before.push(store.history(fence.id).await.unwrap());
+    }
+    drop(store);
+
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    for step in THE_FIRST_THREE_STEPS {
+        connection.execute_batch(step).unwrap();
+    }
+    let attach = format!("ATTACH '{}' AS newer", newer.display());
+    connection.execute_batch(&attach).unwrap();
+    connection
+        .execute_batch(
+            "INSERT INTO semel_migrations VALUES (1, 0), (2, 0), (3, 0);
+             INSERT INTO semel_operations SELECT * FROM newer.semel_operations;
+             INSERT INTO semel_history SELECT * FROM newer.semel_history;
+             -- The file may be an application's, which looks at histories, or tried to.
+             CREATE VIEW told AS SELECT what FROM semel_history;
+             CREATE VIEW broken AS SELECT what FROM elsewhere;",
+        )
+        .unwrap();
+    let revealed = "UPDATE semel_history SET what = 'revealed'";
+    assert!(connection.execute(revealed, []).is_err(), "not known yet");
+    drop(connection);
+
+    let store = Sqlite::open(&path).await.unwrap();
+    let verify = async |fence: Fence| {
+        let record = store.find(fence.id).await.unwrap().unwrap();
+        let entries = store.history(fence.id).await.unwrap();
+        assert_eq!(semel_core::history::verify(&record, &entries), Ok(()));
+        entries
+    };
+    assert_eq!(verify(late).await, before[0]);
+    assert_eq!(verify(lost).await, before[1]);
+    assert!(store.revealed(late.id, "ada".into()).await.unwrap());
+    assert_eq!(verify(late).await.len(), before[0].len() + 1);
+
+    let connection = rusqlite::Connection::open(&path).unwrap();
+    let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0));
+    assert_eq!(number("SELECT count(*) FROM told"), Ok(5));
+    let aside = "SELECT count(*) FROM sqlite_schema WHERE name = 'semel_history_aside'";
+    assert_eq!(number(aside), Ok(0));
+    connection
+        .execute("DELETE FROM semel_operations WHERE key = 'late'", [])
+        .unwrap();
+    assert_eq!(store.history(late.id).await.unwrap(), []);
+    assert_eq!(verify(lost).await, before[1]);
 }
 
 #[tokio::test]

@@ -9,9 +9,13 @@ mod support;
 use std::time::Duration;
 
 use rusqlite::Connection;
+use semel_core::figures::{Activity, Caller, Census, Count, Misuse, Told};
 use semel_core::inbox::{Handling, Inbox as _, Message};
 use semel_core::outbox::Event;
-use semel_core::{Backoff, Inspect as _, Outbox as _, Store};
+use semel_core::{
+    Backoff, Figures as _, Inspect as _, KeyScope, OperationId, Outbox as _, Status, Store,
+    Timestamp,
+};
 use semel_sqlite::Sqlite;
 use support::{completion, granted};
 
@@ -190,6 +194,85 @@ async fn an_event_that_makes_no_sense_cannot_be_written() {
     assert_eq!(attempt("semel_outbox", set).unwrap(), 1);
     assert_eq!(attempt("semel_outbox_held", "until = 0").unwrap(), 1);
     assert_eq!(attempt("semel_outbox_relay", "until = 0").unwrap(), 1);
+}
+
+#[tokio::test]
+async fn a_figure_that_makes_no_sense_cannot_be_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("semel.db");
+    let store = Sqlite::open(&path).await.unwrap();
+    let (at, id) = (Timestamp::from_micros(0), OperationId::generate());
+    let activity = Activity {
+        at,
+        operation: "pay".into(),
+        told: Told::default(),
+    };
+    let misuse = Misuse {
+        tenant: "tenant-1".into(),
+        operation: "pay".into(),
+        count: 1,
+        first_at: at,
+        last_at: at,
+        last_id: id,
+    };
+    store.count(vec![activity], vec![misuse]).await.unwrap();
+    let caller = Caller {
+        scope: KeyScope::Operation,
+        tenant: "tenant-1".into(),
+        operation: "pay".into(),
+    };
+    store.meet(vec![caller]).await.unwrap();
+    let count = Count {
+        operation: "pay".into(),
+        status: Status::Unknown,
+        count: 1,
+    };
+    let census = Census {
+        began_at: at,
+        ended_at: at,
+        counts: vec![count],
+        all_callers: true,
+    };
+    store.publish_census(census).await.unwrap();
+
+    let connection = Connection::open(&path).unwrap();
+    let attempt =
+        |table: &str, set: &str| connection.execute(&format!("UPDATE {table} SET {set}"), []);
+    for (table, set) in [
+        ("semel_activity", "at = NULL"),
+        ("semel_activity", "operation = NULL"),
+        ("semel_activity", "created = -1"),
+        ("semel_activity", "replayed = -1"),
+        ("semel_activity", "in_progress = -1"),
+        ("semel_activity", "misuse = -1"),
+        ("semel_activity", "retried = -1"),
+        ("semel_activity", "unknown = -1"),
+        ("semel_activity", "expired = -1"),
+        ("semel_activity", "failed = -1"),
+        ("semel_misuse", "count = -1"),
+        ("semel_misuse", "last_at = 'now'"),
+        ("semel_misuse", "last_id = x'00'"),
+        ("semel_callers", "scope = 'global'"),
+        ("semel_callers", "tenant = NULL"),
+        ("semel_census_taken", "one = 2"),
+        ("semel_census_taken", "ended_at = NULL"),
+        ("semel_census_taken", "all_callers = 2"),
+        ("semel_census", "status = 'failed'"),
+        ("semel_census", "count = -1"),
+    ] {
+        let error = attempt(table, set).expect_err(set);
+        assert_eq!(
+            error.sqlite_error_code(),
+            Some(rusqlite::ErrorCode::ConstraintViolation),
+            "{set}: {error}"
+        );
+    }
+    // The test itself can write what makes sense.
+    assert_eq!(attempt("semel_activity", "created = 1").unwrap(), 1);
+    assert_eq!(attempt("semel_misuse", "count = 2").unwrap(), 1);
+    assert_eq!(attempt("semel_callers", "scope = 'tenant'").unwrap(), 1);
+    assert_eq!(attempt("semel_census_taken", "all_callers = 0").unwrap(), 1);
+    assert_eq!(attempt("semel_census", "status = 'expired'").unwrap(), 1);
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::{Inbox, Inspect, Maintain, Store};
+use semel_core::{Figures, Inbox, Inspect, Maintain, Store};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 
@@ -24,10 +24,12 @@ pub(crate) mod fixture;
 mod list;
 
 pub mod abandoned;
+pub mod census;
 pub mod claims;
 pub mod content;
 pub mod evidence;
 pub mod fences;
+pub mod figures;
 pub mod history;
 pub mod inbox;
 pub mod instants;
@@ -52,9 +54,9 @@ const CASE_LIMIT: Duration = Duration::from_mins(1);
 const CASES_AT_ONCE: usize = 8;
 
 /// A whole store: what the suite can run.
-pub trait Subject: Store + Maintain + Inspect + Inbox {}
+pub trait Subject: Store + Maintain + Inspect + Inbox + Figures {}
 
-impl<S: Store + Maintain + Inspect + Inbox> Subject for S {}
+impl<S: Store + Maintain + Inspect + Inbox + Figures> Subject for S {}
 
 /// How to get at a store of one kind.
 pub trait Harness: Send + Sync + 'static {

@@ -76,6 +76,8 @@ pub enum Verb {
     Purge,
     /// [`Maintain::erase`](semel_core::Maintain::erase)
     Erase,
+    /// [`Maintain::revealed`](semel_core::Maintain::revealed)
+    Revealed,
     /// [`Inspect::find`](semel_core::Inspect::find)
     Find,
     /// [`Inspect::find_identity`](semel_core::Inspect::find_identity)
@@ -96,6 +98,16 @@ pub enum Verb {
     ClaimParked,
     /// [`Inbox::forget`](semel_core::Inbox::forget)
     Forget,
+    /// [`Figures::count`](semel_core::Figures::count)
+    Count,
+    /// [`Figures::activity`](semel_core::Figures::activity)
+    Activity,
+    /// [`Figures::survey`](semel_core::Figures::survey)
+    Survey,
+    /// [`Figures::publish_census`](semel_core::Figures::publish_census)
+    PublishCensus,
+    /// [`Figures::census`](semel_core::Figures::census)
+    Census,
     /// [`Outbox::claim_events`](semel_core::Outbox::claim_events)
     ClaimEvents,
     /// [`Outbox::mark_sent`](semel_core::Outbox::mark_sent)

@@ -86,6 +86,8 @@ pub enum Saying {
     DeadLetter,
     /// Erase the content.
     Erase,
+    /// Show the content.
+    Reveal,
     /// Name an attempt that does not exist yet.
     CompleteTooEarly,
 }
@@ -130,8 +132,7 @@ pub fn agree<H: Harness>(harness: &H, cases: u32) {
 }
 
 /// Makes every step of a history on both sides.
-pub async fn replay<S: Subject>(twin: Twin<S>, history: Vec<Step>) {
-    let mut twin = twin;
+pub async fn replay<S: Subject>(mut twin: Twin<S>, history: Vec<Step>) {
     let mut grants: Vec<Fence> = Vec::new();
     for step in history {
         match step {
@@ -254,7 +255,7 @@ fn saying() -> impl Strategy<Value = Saying> {
         3 => Just(Saying::NotExecuted),
         2 => select(vec![0, 1, 100]).prop_map(Saying::StillUnknown),
         1 => Just(Saying::DeadLetter),
-        1 => Just(Saying::Erase),
+        2 => select(vec![Saying::Erase, Saying::Reveal]),
         1 => Just(Saying::CompleteTooEarly),
     ]
 }
@@ -389,6 +390,7 @@ impl Saying {
             }
             Self::DeadLetter => Event::DeadLetter(fence, "tries_used_up".into()),
             Self::Erase => Event::Erase(by()),
+            Self::Reveal => Event::Reveal(by()),
             Self::CompleteTooEarly => {
                 let attempt = fence.attempt + 1;
                 Event::Complete(Fence { attempt, ..fence }, completion("paid"))

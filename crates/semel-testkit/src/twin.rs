@@ -270,7 +270,8 @@ impl<S: Subject> Twin<S> {
             | Event::Expire
             | Event::DropBody
             | Event::Purge
-            | Event::Erase(_) => id,
+            | Event::Erase(_)
+            | Event::Reveal(_) => id,
         };
         self.records.remove(&id)
     }
@@ -379,6 +380,7 @@ pub async fn perform<S: Subject>(store: &S, id: OperationId, event: Event) -> Re
         Event::Resolve(verdict) => Answer::Resolution(store.resolve(verdict).await?),
         Event::DeadLetter(fence, code) => Answer::Resolution(store.dead_letter(fence, code).await?),
         Event::Erase(by) => Answer::Applied(store.erase(id, by).await?),
+        Event::Reveal(by) => Answer::Applied(store.revealed(id, by).await?),
         Event::Sweep
         | Event::ClaimAbandoned(..)
         | Event::ClaimDue(_)

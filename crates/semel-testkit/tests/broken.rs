@@ -11,14 +11,15 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
+use semel_core::figures::{Census, Survey};
 use semel_core::history::{Entry, What};
 use semel_core::inbox::{Handling, Message, Parked, Receipt};
 use semel_core::outbox::{Event, EventId, Waiting};
-use semel_core::store::{Epoch, MAX_BATCH, Page, Query, Result, Standing, Which};
+use semel_core::store::{Epoch, MAX_BATCH, Page, Query, Result, Standing, Summary, Which};
 use semel_core::transition::{InProgress, Replay};
 use semel_core::{
-    Backoff, By, Clock, Code, Completion, Decision, Fence, Held, Identity, Inbox, Inspect, Key,
-    Maintain, Memory, OperationId, Outbox, Owner, Policy, Record, RecoveryPoint, Reserve,
+    Backoff, By, Clock, Code, Completion, Decision, Fence, Figures, Held, Identity, Inbox, Inspect,
+    Key, Maintain, Memory, OperationId, Outbox, Owner, Policy, Record, RecoveryPoint, Reserve,
     Resolution, Resolve, Resource, Stale, State, Status, Store, Verdict,
 };
 use semel_testkit::ManualClock;
@@ -48,6 +49,11 @@ enum Missing {
     HistoryEntry,
     ErasedEvidence,
     OneReceipt,
+    RevealTold,
+    WalkGoesOn,
+    LatestCensus,
+    SurveyOfAll,
+    WholeKey,
     ParkedSchedule,
     NamedResource,
     OthersOperations,
@@ -304,6 +310,45 @@ impl Maintain for Broken {
         }
         self.inner.erase(id, by).await
     }
+
+    async fn revealed(&self, id: OperationId, by: By) -> Result<bool> {
+        if self.missing == Missing::RevealTold {
+            return Ok(self.inner.find(id).await?.is_some());
+        }
+        self.inner.revealed(id, by).await
+    }
+}
+
+impl Figures for Broken {
+    semel_core::forward!([inner] count activity misuses meet count_alone census);
+    semel_core::forward!([inner] forget_activity forget_misuses);
+
+    async fn survey(&self, after: Option<OperationId>, limit: usize) -> Result<Survey> {
+        let mut survey = self.inner.survey(after, limit).await?;
+        if self.missing == Missing::SurveyOfAll {
+            survey
+                .counts
+                .retain(|(_, status, _)| *status != Status::Expired);
+        }
+        Ok(survey)
+    }
+
+    async fn publish_census(&self, mut census: Census) -> Result<()> {
+        if self.missing == Missing::LatestCensus {
+            let latest = self.inner.census().await?;
+            let latest = latest.map_or(census.ended_at, |latest| latest.ended_at);
+            census.ended_at = latest.max(census.ended_at);
+        }
+        self.inner.publish_census(census).await
+    }
+
+    async fn find_key(&self, key: &Key) -> Result<Vec<Summary>> {
+        let mut found = self.inner.find_key(key).await?;
+        if self.missing == Missing::WholeKey {
+            found.truncate(1);
+        }
+        Ok(found)
+    }
 }
 
 impl Broken {
@@ -414,7 +459,11 @@ impl Inspect for Broken {
     }
 
     async fn list(&self, query: Query) -> Result<Page> {
+        let size = query.page_size();
         let mut page = self.inner.list(query).await?;
+        if self.missing == Missing::WalkGoesOn && page.operations.len() < size {
+            page.next = None;
+        }
         if self.missing == Missing::PageOrder {
             page.operations.reverse();
         }
@@ -516,6 +565,7 @@ fn hush_the_cases() {
     }));
 }
 
+#[allow(clippy::too_many_lines, reason = "a list of rules and their cases")]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_missing_rule_is_found_out_by_its_case() {
     hush_the_cases();
@@ -576,6 +626,23 @@ async fn every_missing_rule_is_found_out_by_its_case() {
             "evidence::erase_removes_the_evidence_and_the_chain_holds",
         ),
         (Missing::OneReceipt, "inbox::one_of_many_deliveries_is_new"),
+        (
+            Missing::RevealTold,
+            "evidence::a_look_at_the_response_is_told",
+        ),
+        (
+            Missing::WalkGoesOn,
+            "listing::a_list_looks_at_so_many_and_goes_on",
+        ),
+        (Missing::LatestCensus, "census::the_latest_census_counts"),
+        (
+            Missing::SurveyOfAll,
+            "census::a_survey_counts_every_operation_once",
+        ),
+        (
+            Missing::WholeKey,
+            "census::a_key_is_found_under_known_callers",
+        ),
         (
             Missing::ParkedSchedule,
             "inbox::claim_parked_follows_the_backoff",

@@ -71,7 +71,7 @@ pub fn verify(record: &Record, entries: &[Entry]) -> Result<(), Broken> {
     let last = entries.iter().rev().map(|entry| entry.note.what);
     let last = last
         .into_iter()
-        .find(|what| !what.is_remark() && *what != What::Erased);
+        .find(|what| !what.is_remark() && !matches!(what, What::Erased | What::Revealed));
     let leads = match &record.state {
         State::Unknown(unresolved) if unresolved.dead_lettered_at.is_some() => {
             last == Some(What::DeadLettered)

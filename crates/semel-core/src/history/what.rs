@@ -25,13 +25,15 @@ pub enum What {
     DeadLettered,
     /// What could name a person was removed.
     Erased,
+    /// A person was shown the stored response.
+    Revealed,
     /// An attempt that no longer owned the record was refused.
     Fenced,
 }
 
 impl What {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Unknown,
         Self::Released,
         Self::Reattempted,
@@ -42,6 +44,7 @@ impl What {
         Self::ResolvedNotExecuted,
         Self::DeadLettered,
         Self::Erased,
+        Self::Revealed,
         Self::Fenced,
     ];
 
@@ -58,6 +61,7 @@ impl What {
             Self::ResolvedNotExecuted => "resolved_not_executed",
             Self::DeadLettered => "dead_lettered",
             Self::Erased => "erased",
+            Self::Revealed => "revealed",
             Self::Fenced => "fenced",
         }
     }
@@ -67,7 +71,8 @@ impl What {
         Self::ALL.into_iter().find(|what| what.as_str() == word)
     }
 
-    /// Whether the record stays as it is.
+    /// Whether it is one of those of which only so many are kept: nothing changed, and whoever causes
+    /// them is a machine that may do so without end.
     pub fn is_remark(self) -> bool {
         matches!(self, Self::Asked | Self::Fenced)
     }

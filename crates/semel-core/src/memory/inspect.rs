@@ -61,15 +61,25 @@ impl Inspect for Memory {
 
     async fn list(&self, query: Query) -> Result<Page> {
         let size = query.page_size();
-        let fitting = self
-            .lock()
+        let walk = if query.is_narrow() {
+            usize::MAX
+        } else {
+            query.walk_length()
+        };
+        let records = self.lock();
+        let beyond = |id: &OperationId| query.before.is_none_or(|before| *id < before);
+        let mut ids = records.by_id.keys().rev().copied().filter(beyond);
+        let floor = walk.checked_sub(1).and_then(|last| ids.nth(last));
+        let floor = floor.filter(|_| ids.next().is_some());
+        let fitting = records
             .by_id
             .values()
             .rev()
             .map(Summary::from)
+            .filter(|operation| floor.is_none_or(|floor| operation.fence.id >= floor))
             .filter(|operation| query.admits(operation))
             .take(size + 1)
             .collect();
-        Ok(Page::of(fitting, size))
+        Ok(Page::of(fitting, size, floor))
     }
 }

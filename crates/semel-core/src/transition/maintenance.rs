@@ -219,6 +219,21 @@ pub fn erase(record: Option<Record>, now: Timestamp) -> Transition<bool> {
     )
 }
 
+/// `completed` → the same: that somebody asks changes nothing, and is told in the history.
+pub fn reveal(record: Option<Record>) -> Transition<bool> {
+    when(
+        record,
+        |record| match &record.state {
+            State::Completed(_) => true,
+            State::InProgress(_)
+            | State::FailedRetryable { .. }
+            | State::Unknown(_)
+            | State::Expired { .. } => false,
+        },
+        Some,
+    )
+}
+
 /// Applies `change` to a record that is `due`; any other stays as it is.
 fn when(
     record: Option<Record>,

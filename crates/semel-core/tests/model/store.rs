@@ -163,7 +163,8 @@ fn holder_fence(event: &mut Event) -> Option<&mut Fence> {
         | Event::Expire
         | Event::DropBody
         | Event::Purge
-        | Event::Erase(_) => None,
+        | Event::Erase(_)
+        | Event::Reveal(_) => None,
     }
 }
 

@@ -347,6 +347,7 @@ fn fence_of(event: &Event) -> Option<Fence> {
         | Event::Expire
         | Event::DropBody
         | Event::Purge
-        | Event::Erase(_) => None,
+        | Event::Erase(_)
+        | Event::Reveal(_) => None,
     }
 }

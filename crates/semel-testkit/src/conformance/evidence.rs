@@ -2,7 +2,9 @@
 
 use bytes::Bytes;
 use semel_core::history::{MAX_EVIDENCE, MAX_REASON, MAX_REMARKS, Note, What};
-use semel_core::{By, Fence, Held, OnExpired, Policy, Resolution, Resolve, Verdict, Windows};
+use semel_core::{
+    By, Fence, Held, OnExpired, OperationId, Policy, Resolution, Resolve, Verdict, Windows,
+};
 
 use super::fixture::{
     TICK, WINDOWS, again, by, completion, fenced_by, kept_for, not_executed, policy, request,
@@ -136,6 +138,31 @@ pub async fn erase_removes_the_evidence_and_the_chain_holds<S: Subject>(f: Fixtu
         others,
         "another's evidence stays"
     );
+}
+
+/// That somebody is shown the stored response is told, each time, and changes nothing; where there
+/// is none, nothing is told.
+pub async fn a_look_at_the_response_is_told<S: Subject>(f: Fixture<S>) {
+    let first = request("k");
+    let grant = f.execute(first.clone()).await;
+    let look = async |id| f.store.revealed(id, by()).await.expect("revealed");
+    assert!(!look(first.id).await, "nothing is stored yet");
+    assert_eq!(entries(&f, first.id).await, []);
+    f.complete(grant.fence, completion("paid")).await;
+    let before = f.record(first.id).await;
+    for seq in 1..=3 {
+        f.clock.advance(TICK);
+        assert!(look(first.id).await);
+        let told = entries(&f, first.id).await;
+        let revealed = Note {
+            reason: by().why,
+            ..line(f.now(), 1, What::Revealed, &by().who, None)
+        };
+        assert_eq!(told.len(), seq);
+        assert_eq!(told.last().map(|entry| &entry.note), Some(&revealed));
+    }
+    assert_eq!(f.record(first.id).await, before);
+    assert!(!look(OperationId::generate()).await);
 }
 
 /// What cannot be erased keeps its evidence, and nothing is told.

@@ -57,6 +57,25 @@ macro_rules! __conformance_cases {
                 the_longest_names_are_kept_whole,
                 what_was_never_used_is_not_found,
             }
+            figures {
+                what_was_never_counted_is_empty,
+                activity_is_a_sum_by_stretch_and_command,
+                names_of_any_length_are_counted,
+                counting_at_once_loses_nothing,
+                misuse_is_a_sum_by_tenant_and_command,
+                misuse_is_bounded,
+                old_figures_are_forgotten,
+            }
+            census {
+                what_was_never_surveyed_is_empty,
+                names_of_any_length_are_kept,
+                a_survey_counts_every_operation_once,
+                the_latest_census_counts,
+                censuses_at_once_do_not_mix,
+                one_process_counts_at_a_time,
+                a_key_is_found_under_known_callers,
+                callers_are_bounded,
+            }
             fences {
                 the_same_completion_again_is_repeated,
                 another_completion_is_fenced_and_the_first_stays,
@@ -164,6 +183,8 @@ macro_rules! __conformance_cases {
                 the_newest_comes_first,
                 every_filter_and_their_combinations,
                 a_page_exactly_full_is_the_last,
+                a_list_looks_at_so_many_and_goes_on,
+                a_walk_to_the_last_has_no_next,
                 pages_stand_still_while_new_ones_arrive,
                 a_page_is_bounded,
             }
@@ -206,6 +227,7 @@ macro_rules! __conformance_cases {
                 a_reason_is_cut_between_characters,
                 erase_removes_the_evidence_and_the_chain_holds,
                 a_refused_erasure_keeps_the_evidence,
+                a_look_at_the_response_is_told,
                 a_history_goes_with_its_record,
                 retention_leaves_the_histories_of_what_stays,
             }

@@ -119,8 +119,8 @@ pub async fn every_filter_and_their_combinations<S: Subject>(f: Fixture<S>) {
                 operation: one.operation.clone().or_else(|| two.operation.clone()),
                 key: one.key.clone().or_else(|| two.key.clone()),
                 dead_lettered: one.dead_lettered.or(two.dead_lettered),
-                before: None,
                 limit: 3,
+                ..Query::default()
             };
             let expected = everything
                 .iter()
@@ -160,6 +160,63 @@ fn filters() -> Vec<Query> {
         ..Query::default()
     }));
     filters
+}
+
+/// A list looks at so many at most and says how far it came; gone on from there, it finds all that
+/// fits, however seldom that is. What has an index of its own is found without.
+pub async fn a_list_looks_at_so_many_and_goes_on<S: Subject>(f: Fixture<S>) {
+    let mut everything = some_of_everything(&f).await;
+    everything.reverse();
+    let count = everything.len();
+    for filter in filters() {
+        for walk in [1, 2, 3, count - 1, count, count + 1] {
+            let mut query = Query {
+                limit: 2,
+                walk,
+                ..filter.clone()
+            };
+            let expected = everything
+                .iter()
+                .filter(|operation| query.admits(operation));
+            let expected: Vec<_> = expected.cloned().collect();
+            let mut found = Vec::new();
+            for _ in 0..MAX_PAGES {
+                let page = f.list(query.clone()).await;
+                let left: Vec<_> = everything
+                    .iter()
+                    .filter(|one| query.before.is_none_or(|before| one.fence.id < before))
+                    .take(if query.is_narrow() { count } else { walk })
+                    .filter(|operation| query.admits(operation))
+                    .take(2)
+                    .cloned()
+                    .collect();
+                assert_eq!(page.operations, left, "{query:?}");
+                found.extend(page.operations);
+                query.before = page.next;
+                if page.next.is_none() {
+                    break;
+                }
+            }
+            assert_eq!(found, expected, "{query:?}");
+        }
+    }
+}
+
+/// A list that looked at the very last operation says that there is nothing beyond.
+pub async fn a_walk_to_the_last_has_no_next<S: Subject>(f: Fixture<S>) {
+    for place in 0..4 {
+        f.execute(request(&format!("k{place}"))).await;
+    }
+    for (walk, more) in [(3, true), (4, false), (5, false)] {
+        let query = Query {
+            tenant: Some("nobody".into()),
+            walk,
+            ..Query::default()
+        };
+        let page = f.list(query).await;
+        assert_eq!(page.operations, []);
+        assert_eq!(page.next.is_some(), more, "walk {walk}");
+    }
 }
 
 /// A page that is exactly full and the last has no next.

@@ -117,7 +117,7 @@ fn dead_letter(fence: Fence) -> Event {
 }
 
 /// Everything a holder, a reconciler or an operator may say of one record.
-const SAYINGS: [fn(Fence) -> Event; 14] = [
+const SAYINGS: [fn(Fence) -> Event; 15] = [
     complete,
     |fence| Event::Complete(fence, completion("declined")),
     release,
@@ -136,6 +136,7 @@ const SAYINGS: [fn(Fence) -> Event; 14] = [
     },
     dead_letter,
     |_| Event::Erase(by()),
+    |_| Event::Reveal(by()),
 ];
 
 /// Everything a client may ask, of one record.

@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use semel_core::figures::{Activity, Census, Misuse, Survey};
 use semel_core::history::Entry;
 use semel_core::inbox::{Handling, Message, Parked, Receipt};
 use semel_core::outbox::{Backlog, DeadEvent, EventId, Waiting};
 use semel_core::store::{Page, Query, Result, Standing, Which};
 use semel_core::{
-    Backoff, By, Code, Completion, Decision, Fence, Held, Identity, Inbox, Inspect, Maintain,
-    OperationId, Outbox, Owner, Record, RecoveryPoint, Reserve, Resolution, Resolve, Resource,
-    Store,
+    Backoff, By, Code, Completion, Decision, Fence, Figures, Held, Identity, Inbox, Inspect,
+    Maintain, OperationId, Outbox, Owner, Record, RecoveryPoint, Reserve, Resolution, Resolve,
+    Resource, Store, Timestamp,
 };
 
 use super::{Faulty, Verb};
@@ -46,6 +47,7 @@ impl<S: Maintain> Maintain for Faulty<S> {
         DropBodies: drop_bodies(limit: usize) -> usize;
         Purge: purge(limit: usize) -> usize;
         Erase: erase(id: OperationId, by: By) -> bool;
+        Revealed: revealed(id: OperationId, by: By) -> bool;
         ClaimDue: claim_due(which: Which, backoff: Backoff, limit: usize) -> Vec<Record>;
     }
 
@@ -106,6 +108,18 @@ impl<S: Inbox> Inbox for Faulty<S> {
         })
         .await
     }
+}
+
+impl<S: Figures> Figures for Faulty<S> {
+    faulty_calls! {
+        Count: count(activity: Vec<Activity>, misuses: Vec<Misuse>) -> ();
+        Activity: activity(since: Timestamp) -> Vec<Activity>;
+        Survey: survey(after: Option<OperationId>, limit: usize) -> Survey;
+        PublishCensus: publish_census(census: Census) -> ();
+        Census: census() -> Option<Census>;
+    }
+
+    semel_core::forward!([inner] misuses meet count_alone find_key forget_activity forget_misuses);
 }
 
 impl<S: Outbox> Outbox for Faulty<S> {

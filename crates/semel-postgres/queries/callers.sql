@@ -1,0 +1,3 @@
+-- Everybody under whom a key is looked for.
+SELECT scope, tenant, operation
+FROM semel.callers

@@ -1,0 +1,3 @@
+-- Who calls what.
+SELECT scope, tenant, operation
+FROM semel_callers

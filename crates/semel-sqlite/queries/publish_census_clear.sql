@@ -1,0 +1,2 @@
+-- What the census before counted goes.
+DELETE FROM semel_census
