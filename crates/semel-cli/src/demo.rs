@@ -36,7 +36,7 @@ pub(crate) struct Args {
 const CONFIG: &str = include_str!("demo/semel.toml");
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    crate::logging::start(crate::logging::Format::Pretty, "warn")?;
+    let _ = crate::logging::start(crate::logging::Format::Pretty, "warn", None)?;
     // Removed when it goes out of scope, at the end of the demonstration.
     let temporary = tempfile::tempdir().context("cannot create a temporary directory")?;
     let data = args.data.as_deref().unwrap_or(temporary.path());
@@ -147,6 +147,7 @@ fn tell(gateway: &str, admin: &str, provider: &str, data: &Path) {
 listening admin {admin}
 
 A payments app is behind the gateway, and an unreliable provider behind the app.
+What the person on call sees, live:        {admin}/
 Its ledger says what was really charged:   curl {provider}/ledger/summary
 
 1. A retry is given the first answer. Run this twice: one charge, and the second answer says
@@ -169,6 +170,8 @@ curl -i {gateway}/payments -H 'Idempotency-Key: "order-1003-attempts"' -H 'Conte
    waits for a person.
 
 curl -i {gateway}/payments -H 'Idempotency-Key: "order-1004-attempts"' -H 'Content-Type: application/json' -H 'X-Demo-Fault: reset_before' -d '{{"amount": 4000, "currency": "EUR", "account": "acc_1", "merchant_reference": "order-1004"}}'
+
+   Decide it in a browser, {admin}/dead-letters, or look from here:
 
 semel operations list --admin {admin} --dead-lettered
 

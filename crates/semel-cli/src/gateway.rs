@@ -5,7 +5,9 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
-use semel_gateway::config::{DialectName, Environment, Flags, Listen, Source, StoreUrl, Upstream};
+use semel_gateway::config::{
+    Collector, DialectName, Environment, Flags, Listen, Source, StoreUrl, Upstream,
+};
 use semel_gateway::{Listening, Role};
 
 use crate::logging;
@@ -42,6 +44,10 @@ pub(crate) struct Args {
     #[arg(long)]
     allow_volatile: bool,
 
+    /// Who takes traces, such as <http://127.0.0.1:4318>: OTLP over HTTP [env: `SEMEL_OTLP_ENDPOINT`]
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<Collector>,
+
     /// How logs are written to standard error
     #[arg(
         long,
@@ -75,6 +81,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             admin_listen: args.admin_listen,
             dialect: args.dialect,
             allow_volatile: args.allow_volatile,
+            otlp_endpoint: args.otlp_endpoint,
         },
         environment: Environment::of_process(),
     };
@@ -82,7 +89,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if args.check_config {
         return writeln!(io::stdout(), "OK").context("cannot write standard output");
     }
-    logging::start(args.log_format, "info")?;
+    let traces = logging::start(args.log_format, "info", config.otlp.as_ref())?;
     if let Some(warning) = config.tenant.warning() {
         tracing::warn!("{warning}");
     }
@@ -96,14 +103,17 @@ pub(crate) fn run(args: Args) -> Result<()> {
     } else {
         Role::Gateway
     };
-    runtime.block_on(semel_gateway::run(
+    let ended = runtime.block_on(semel_gateway::run(
         config,
         source,
         role,
         args.threads,
         announce,
-    ))?;
-    Ok(())
+    ));
+    // Dropped first, so that nothing goes on whose span would be missed.
+    drop(runtime);
+    traces.close();
+    Ok(ended?)
 }
 
 /// Tells whoever started this where it listens. A reader that is gone does not matter.

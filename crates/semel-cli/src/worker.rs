@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use semel_gateway::Role;
-use semel_gateway::config::{Environment, Flags, Listen, Source, StoreUrl, Upstream};
+use semel_gateway::config::{Collector, Environment, Flags, Listen, Source, StoreUrl, Upstream};
 
 use crate::gateway::announce;
 use crate::logging;
@@ -29,6 +29,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
+    /// Who takes traces, such as <http://127.0.0.1:4318>: OTLP over HTTP [env: `SEMEL_OTLP_ENDPOINT`]
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<Collector>,
+
     /// How logs are written to standard error
     #[arg(
         long,
@@ -47,22 +51,26 @@ pub(crate) fn run(args: Args) -> Result<()> {
             upstream: args.upstream,
             store: args.store,
             admin_listen: args.admin_listen,
+            otlp_endpoint: args.otlp_endpoint,
             ..Flags::default()
         },
         environment: Environment::of_process(),
     };
     let config = source.load()?;
-    logging::start(args.log_format, "info")?;
+    let traces = logging::start(args.log_format, "info", config.otlp.as_ref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
-    runtime.block_on(semel_gateway::run(
+    let ended = runtime.block_on(semel_gateway::run(
         config,
         source,
         Role::Worker,
         None,
         announce,
-    ))?;
-    Ok(())
+    ));
+    // Dropped first, so that nothing goes on whose span would be missed.
+    drop(runtime);
+    traces.close();
+    Ok(ended?)
 }

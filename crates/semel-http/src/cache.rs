@@ -18,7 +18,7 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache as Weighed;
 use semel_core::store::Epoch;
-use semel_core::{Fingerprints, Identity, Timestamp};
+use semel_core::{Fingerprints, Identity, OperationId, Timestamp};
 
 use crate::extract::original_uri;
 use crate::route::Guard;
@@ -35,6 +35,8 @@ const MAX_EXACT: usize = 16 << 10;
 /// A stored answer, ready to be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
+    /// Whose it is, for traces.
+    pub(crate) id: OperationId,
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
@@ -207,6 +209,7 @@ mod tests {
 
     fn answer(size: usize) -> Answer {
         Answer {
+            id: OperationId::from_bytes([7; 16]),
             status: StatusCode::CREATED,
             headers: HeaderMap::new(),
             body: vec![7; size].into(),

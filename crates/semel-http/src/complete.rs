@@ -7,6 +7,7 @@ use semel_core::{Code, Completion, Fence, Held, Resource, Status, Store, store};
 use tokio::time::{Instant, sleep};
 
 use crate::layer::State;
+use crate::outcome::Ending;
 use crate::route::Guard;
 
 /// The first wait after the store failed; it doubles up to [`SLOWEST`].
@@ -29,6 +30,17 @@ pub(crate) enum Word {
 }
 
 impl Word {
+    /// As applications say it.
+    pub(crate) fn as_str(&self) -> &'static str {
+        let ending = match self {
+            Self::Complete(_) => Ending::Completed,
+            Self::Release(_) => Ending::NotExecuted,
+            Self::Evict(_) => Ending::Forget,
+            Self::MarkUnknown(..) => Ending::Unknown,
+        };
+        ending.as_str()
+    }
+
     /// What it completes the operation with, if it does.
     pub(crate) fn completion(&self) -> Option<&Completion> {
         match self {

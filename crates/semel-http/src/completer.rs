@@ -15,6 +15,7 @@ use semel_core::transition::Grant;
 use semel_core::{Maintain, OperationId, Record, Reserve, State, Store, store};
 use serde::de::DeserializeOwned;
 use tokio::sync::oneshot;
+use tracing::Instrument as _;
 
 use crate::body::RequestBody;
 use crate::execute::{Granted, perform};
@@ -22,6 +23,7 @@ use crate::guarded::Job;
 use crate::layer::Layer;
 use crate::route::{Error, Guard};
 use crate::service::BoxError;
+use crate::spans;
 use crate::{Operation, Stopped};
 
 /// How many operations are taken up at once.
@@ -146,6 +148,8 @@ impl<S: Store + Maintain> Completer<S> {
                 }
             }
         });
+        let span = spans::guard(&self.guard);
+        spans::granted(&span, fence);
         let job = Job {
             layer: self.layer.clone(),
             guard: Arc::clone(&self.guard),
@@ -153,6 +157,7 @@ impl<S: Store + Maintain> Completer<S> {
             head: Request::new(()).into_parts().0,
             body: Bytes::new(),
             inner,
+            span: span.clone(),
         };
         // Nobody waits for the answer.
         let (reply, _) = oneshot::channel();
@@ -160,7 +165,8 @@ impl<S: Store + Maintain> Completer<S> {
             grant,
             resumed: true,
         };
-        Some(Box::pin(perform(Box::new(job), granted, reply)))
+        let performing = span.in_scope(|| perform(Box::new(job), granted, reply));
+        Some(Box::pin(performing.instrument(span)))
     }
 }
 

@@ -8,6 +8,7 @@ use http::{Request, Response};
 use semel_core::transition::Grant;
 use semel_core::{Fence, Held, Store};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tracing::Instrument as _;
 
 use crate::body::{Collected, RequestBody, ResponseBody, collect};
 use crate::complete::Record;
@@ -21,6 +22,7 @@ use crate::reserve::{Attempted, Reply};
 use crate::route::Guard;
 use crate::service::{Flow, Inner};
 use crate::settle::Attempt;
+use crate::spans;
 use crate::together;
 
 /// How many heartbeats fit into a lease: two may be lost before it runs out.
@@ -33,12 +35,26 @@ pub(crate) struct Granted {
     pub(crate) resumed: bool,
 }
 
-/// Performs a granted execution to its end: whatever happens, something is written.
-pub(crate) async fn perform<S, I, B, R>(
+/// Performs a granted execution to its end: whatever happens, something is written, and every
+/// line that is logged meanwhile says of which operation.
+pub(crate) fn perform<S, I, B, R>(
     job: Box<Job<S, I>>,
     granted: Granted,
     reply: Reply<S, I, R>,
-) where
+) -> impl Future<Output = ()> + Send
+where
+    S: Store,
+    I: Inner<B, R>,
+    B: Flow,
+    R: Flow,
+{
+    let Fence { id, attempt } = granted.grant.fence;
+    let span = spans::logged(id, Some(attempt), Some(job.request.identity.operation()));
+    performing(job, granted, reply).instrument(span)
+}
+
+async fn performing<S, I, B, R>(job: Box<Job<S, I>>, granted: Granted, reply: Reply<S, I, R>)
+where
     S: Store,
     I: Inner<B, R>,
     B: Flow,
@@ -51,6 +67,7 @@ pub(crate) async fn perform<S, I, B, R>(
         mut head,
         body,
         inner,
+        span: _guard,
     } = *job;
     let Granted { grant, resumed } = granted;
     let state = &layer.state;
@@ -66,17 +83,23 @@ pub(crate) async fn perform<S, I, B, R>(
     let request = Request::from_parts(head, RequestBody::buffered(body));
 
     let began = Instant::now();
-    let ended = execute(state, &guard, grant.fence, inner, request).await;
+    let span = spans::execute(grant.fence);
+    let executing = execute(state, &guard, grant.fence, inner, request);
+    let ended = executing.instrument(span.clone()).await;
+    spans::answered(&span, ended.as_ref().ok());
+    drop(span);
     meters.execute_seconds.record(began.elapsed());
 
+    let span = spans::complete(grant.fence);
     let attempt = Attempt {
         layer: &layer,
         guard: &guard,
         grant,
         granted_at,
         asked,
+        span: span.clone(),
     };
-    let mut settling = pin!(attempt.settle(ended));
+    let mut settling = pin!(attempt.settle(ended).instrument(span));
     let answer = tokio::select! {
         biased;
         answer = &mut settling => answer,

@@ -14,6 +14,7 @@ use semel_core::transition::InProgress;
 use semel_core::{Decision, Identity, Key, OperationId, Reserve, Store, Timestamp};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until, timeout_at};
+use tracing::{Instrument as _, Span};
 
 use crate::answer::{self, Refusal};
 use crate::body::{self, ResponseBody, Unread};
@@ -26,6 +27,7 @@ use crate::replay;
 use crate::reserve::{Attempted, attempt};
 use crate::route::{Guard, InFlight};
 use crate::service::{Flow, Inner, settled};
+use crate::spans;
 
 /// How often a waiter looks for itself where the store does not hear: the execution may be
 /// another process's, from which no wake-up comes. Also how long a store may take to listen.
@@ -46,6 +48,8 @@ pub(crate) struct Job<S, I> {
     pub(crate) head: Parts,
     pub(crate) body: Bytes,
     pub(crate) inner: I,
+    /// Around the whole request.
+    pub(crate) span: Span,
 }
 
 pub(crate) async fn guarded<S, I, B, R>(
@@ -63,11 +67,16 @@ where
     R: Flow,
 {
     let rules = Arc::clone(&layer.rules);
-    let mut answer = match prepare(layer, guard, key, request, inner).await {
-        Ok(Prepared::New(job)) => answer(job).await,
-        Ok(Prepared::Cached(found)) => settled(replay::respond(&rules, found)),
-        Err(refusal) => settled(refusal.render(rules.dialect)),
+    let span = spans::guard(&guard);
+    let within = span.clone();
+    let answering = async {
+        match prepare(layer, guard, key, request, inner, within).await {
+            Ok(Prepared::New(job)) => answer(job).await,
+            Ok(Prepared::Cached(found)) => settled(replay::respond(&rules, *found)),
+            Err(refusal) => settled(refusal.render(rules.dialect)),
+        }
     };
+    let mut answer = answering.instrument(span).await;
     answer.headers_mut().insert(rules.header.clone(), line);
     answer
 }
@@ -75,7 +84,7 @@ where
 /// What is known once the request is read.
 enum Prepared<S, I> {
     /// It was sent before, and its answer is at hand.
-    Cached(Answer),
+    Cached(Box<Answer>),
     /// The store has to be asked.
     New(Box<Job<S, I>>),
 }
@@ -87,6 +96,7 @@ async fn prepare<S, I, B>(
     key: Key,
     request: Request<B>,
     inner: I,
+    span: Span,
 ) -> Result<Prepared<S, I>, Refusal>
 where
     S: Store,
@@ -118,13 +128,15 @@ where
     let same_bytes = |entry: &Arc<Entry>| entry.to_same_bytes(&guard, &head, &body);
     if let Some(found) = known.as_ref().and_then(same_bytes) {
         guard.meters.replay.increment(1);
-        return Ok(Prepared::Cached(found));
+        spans::replayed_at_once(&span, found.id);
+        return Ok(Prepared::Cached(Box::new(found)));
     }
     let fingerprints = fingerprints(&guard, rules.dialect, operation, &head, &body)
         .map_err(|TooLarge| Refusal::new(&reason::REQUEST_TOO_LARGE))?;
     if let Some(found) = known.and_then(|entry| entry.to_same_meaning(&fingerprints)) {
         guard.meters.replay.increment(1);
-        return Ok(Prepared::Cached(found));
+        spans::replayed_at_once(&span, found.id);
+        return Ok(Prepared::Cached(Box::new(found)));
     }
     let request = Reserve {
         id: OperationId::from_bytes([0; 16]),
@@ -140,6 +152,7 @@ where
         head,
         body,
         inner,
+        span,
     })))
 }
 
@@ -242,11 +255,15 @@ where
     let state = Arc::clone(&job.layer.state);
     // Where nothing is granted there is nothing to keep alive.
     if let Some(decision) = state.store.glance(&job.request) {
+        spans::decided_at_once(&job.span, &decision);
         return Attempted::Decided(decision, job);
     }
     let (reply, answer) = oneshot::channel();
     let dialect = job.layer.rules.dialect;
-    state.executions.spawn(attempt(job, reply));
+    // Also of the spans that the layer stands in: they are the application's own.
+    state
+        .executions
+        .spawn(attempt(job, reply).in_current_span());
     // A task that ends without a word was ended by the runtime: nobody knows how far it came.
     answer.await.unwrap_or_else(|_| {
         Attempted::Answered(settled(
@@ -302,7 +319,9 @@ impl<S: Store, I> Job<S, I> {
                     self.request.identity.tenant(),
                     self.request.identity.operation(),
                 );
-                tracing::info!(%id, key, tenant, operation, "a key was used for another request");
+                spans::logged(id, None, Some(operation)).in_scope(
+                    || tracing::info!(%id, key, tenant, operation, "a key was used for another request"),
+                );
                 // The id would tell a misuser that there is something to ask about.
                 Refusal::new(&reason::KEY_REUSED)
             }

@@ -36,6 +36,7 @@ pub mod route;
 mod rules;
 mod service;
 mod settle;
+pub mod spans;
 mod status;
 mod stored;
 pub mod tenant;

@@ -13,7 +13,7 @@ use crate::answer::{Refusal, never_again};
 use crate::cache::Answer;
 use crate::reason;
 use crate::rules::Rules;
-use crate::stored;
+use crate::{spans, stored};
 
 /// Until when a retry is answered.
 const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
@@ -29,7 +29,8 @@ pub(crate) fn from_store(found: Replay, now: Timestamp) -> Result<Answer, Box<Re
         })
     };
     let Some(head) = stored::head(&found.response) else {
-        tracing::error!(id = %found.id, "a stored response is no response");
+        spans::logged(found.id, None, None)
+            .in_scope(|| tracing::error!(id = %found.id, "a stored response is no response"));
         return Err(gone(None));
     };
     // The body's time is over at its instant, whether or not somebody came to remove it.
@@ -39,6 +40,7 @@ pub(crate) fn from_store(found: Replay, now: Timestamp) -> Result<Answer, Box<Re
     };
     let (head, ()) = head.into_parts();
     Ok(Answer {
+        id: found.id,
         status: head.status,
         headers: head.headers,
         body,

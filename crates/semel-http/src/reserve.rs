@@ -7,6 +7,7 @@ use http::Response;
 use semel_core::{Decision, Fence, OperationId, Reserve, Store, store};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
+use tracing::Instrument as _;
 
 use crate::answer::Refusal;
 use crate::body::ResponseBody;
@@ -17,6 +18,7 @@ use crate::layer::State;
 use crate::reason;
 use crate::route::Guard;
 use crate::service::{Flow, Inner, settled};
+use crate::spans;
 
 /// What came of asking.
 pub(crate) enum Attempted<S, I, R> {
@@ -48,7 +50,11 @@ where
     };
     let asked_at = Instant::now();
     let mut reserving = pin!(state.store.reserve(request));
-    let Ok(decision) = timeout(state.store_patience, &mut reserving).await else {
+    let span = spans::reserve();
+    let answered = timeout(state.store_patience, &mut reserving).instrument(span.clone());
+    let Ok(decision) = answered.await else {
+        spans::failed(&span);
+        drop(span);
         tracing::error!(%id, "the store did not answer in time; nothing is executed");
         job.guard.meters.store_error.increment(1);
         answer(reply, &job, &Refusal::new(&reason::STORE_UNAVAILABLE));
@@ -58,6 +64,11 @@ where
         let late = reserving.await;
         return give_back(&state, &guard, id, late).await;
     };
+    match &decision {
+        Ok(decision) => spans::decided([&job.span, &span], decision),
+        Err(_) => spans::failed(&span),
+    }
+    drop(span);
     let elapsed = asked_at.elapsed();
     job.guard.meters.reserve_seconds.record(elapsed);
     match decision {
@@ -119,7 +130,10 @@ pub(crate) async fn give_back<S: Store>(
         Ok(_) | Err(_) => return,
     };
     let record = Record::new(state, guard, fence);
-    record.write(&Word::Evict("not_started".into())).await;
+    let operation = guard.route.operation.as_deref();
+    let span = spans::logged(fence.id, Some(fence.attempt), operation);
+    let word = Word::Evict("not_started".into());
+    record.write(&word).instrument(span).await;
 }
 
 fn shutting_down() -> Refusal {

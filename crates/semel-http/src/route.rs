@@ -301,6 +301,8 @@ pub(crate) struct Guard {
     semantic: Vec<HeaderName>,
     listed: usize,
     pub(crate) meters: Meters,
+    /// The path as it was written, with its parameters; none where no route was.
+    pub(crate) path: Option<Box<str>>,
 }
 
 impl Guard {
@@ -346,6 +348,7 @@ impl Guard {
             semantic,
             listed,
             meters: Meters::new(route.operation.as_deref().unwrap_or(label)),
+            path: label.split_once(' ').map(|(_, path)| path.into()),
             route,
         }
     }

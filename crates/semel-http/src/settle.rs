@@ -11,18 +11,21 @@ use semel_core::{
     Code, Completion, Decision, Held, OperationId, Reserve, Store, Timestamp, Transaction, store,
 };
 use tokio::time::Instant;
+use tracing::Span;
 
 use crate::body::{Collected, ResponseBody};
 use crate::complete::{Record, Word, Written};
 use crate::conclude::{Broken, Conclusion, Ended, broken, conclude, found_inside, refuse};
 use crate::execute::heart;
 use crate::layer::{Layer, State};
+use crate::outcome::Ending;
 use crate::phases::Suspended;
 use crate::reason::{self, Reason};
 use crate::replay::{self, disclose_expiry};
 use crate::reserve::give_back;
 use crate::route::Guard;
 use crate::service::{Flow, settled};
+use crate::spans;
 use crate::together::{self, Leaving, Undone};
 
 /// After so many attempts an operation is not resumed any more but unknown: somebody should look.
@@ -37,6 +40,8 @@ pub(crate) struct Attempt<'a, S> {
     pub(crate) granted_at: Timestamp,
     /// What the store was asked, and is asked again to read the record.
     pub(crate) asked: Reserve,
+    /// Around all this.
+    pub(crate) span: Span,
 }
 
 impl<S: Store> Attempt<'_, S> {
@@ -68,6 +73,7 @@ impl<S: Store> Attempt<'_, S> {
     /// Leaves the record as it is: its lease runs out, and whoever resumes it goes on.
     fn suspend<R>(&self, code: &Code) -> Response<ResponseBody<R>> {
         let fence = self.grant.fence;
+        spans::ended(&self.span, "suspended");
         tracing::warn!(id = %fence.id, attempt = fence.attempt, %code, "the operation stops here, and will be resumed");
         self.refuse(&reason::IN_PROGRESS)
     }
@@ -84,6 +90,7 @@ impl<S: Store> Attempt<'_, S> {
         if let Word::Complete(_) = word {
             disclose_expiry(answer.headers_mut(), self.expires_at());
         }
+        spans::ended(&self.span, word.as_str());
         match (self.record().write(&word).await, word) {
             // What a retry would be given is not this answer.
             (Written::Fenced, Word::Complete(_)) => self.refuse(&reason::OUTCOME_UNKNOWN),
@@ -141,6 +148,7 @@ impl<S: Store> Attempt<'_, S> {
                 let Some(Conclusion { mut answer, .. }) = take() else {
                     return self.answer_from_record().await;
                 };
+                spans::ended(&self.span, Ending::Completed.as_str());
                 disclose_expiry(answer.headers_mut(), expires_at);
                 answer
             }
@@ -210,6 +218,7 @@ impl<S: Store> Attempt<'_, S> {
                 (Word::MarkUnknown(code, None), &reason::OUTCOME_BROKEN)
             }
         };
+        spans::ended(&self.span, word.as_str());
         match self.record().write(&word).await {
             Written::Said => self.refuse(reason),
             Written::Completed => self.answer_from_record().await,

@@ -11,6 +11,8 @@ use semel_core::store;
 use semel_core::transition::Fenced;
 use semel_core::{By, Code, Maintain, Record, Resolution, Resolve, State, Unresolved, Verdict};
 use tokio_util::task::AbortOnDropHandle;
+use tracing::field::Empty;
+use tracing::{Instrument as _, Span, error_span};
 
 use crate::meters;
 use crate::reconcile::{Finding, Found, Reconcile, Schedule};
@@ -42,6 +44,19 @@ pub enum Asked {
     Overtaken(Fenced),
     /// Nobody can be asked about this command: only an event or a person can tell.
     NoWay,
+}
+
+impl Asked {
+    /// For traces.
+    fn as_str(&self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Released => "released",
+            Self::StillUnknown(_) => "still_unknown",
+            Self::Overtaken(_) => "overtaken",
+            Self::NoWay => "no_way",
+        }
+    }
 }
 
 /// Why a way was refused.
@@ -214,6 +229,21 @@ impl<S: Maintain> Reconcilers<S> {
             | State::FailedRetryable { .. }
             | State::Expired { .. } => return Ok(Asked::Overtaken(Fenced::by(Some(record)))),
         };
+        let span = span(record, unresolved);
+        let asking = self.pass_verdict(record, by, look, schedule, unresolved);
+        let asked = asking.instrument(span.clone()).await?;
+        span.record("semel.decision", asked.as_str());
+        Ok(asked)
+    }
+
+    async fn pass_verdict(
+        &self,
+        record: &Record,
+        by: By,
+        look: &Arc<dyn Look>,
+        schedule: Schedule,
+        unresolved: Unresolved,
+    ) -> store::Result<Asked> {
         let Found { finding, evidence } = self.look(Arc::clone(look), record).await;
         let (verdict, asked) = judge(finding, schedule, unresolved);
         let resolve = Resolve {
@@ -233,7 +263,8 @@ impl<S: Maintain> Reconcilers<S> {
     /// One look, in a task of its own: it may panic, hang or hold up its thread.
     async fn look(&self, look: Arc<dyn Look>, record: &Record) -> Found {
         let record = record.clone();
-        let looking = tokio::spawn(async move { look.look(&record).await });
+        let looking = async move { look.look(&record).await };
+        let looking = tokio::spawn(looking.in_current_span());
         let looking = AbortOnDropHandle::new(looking);
         match tokio::time::timeout(self.look_max, looking).await {
             Ok(Ok(found)) => found,
@@ -244,6 +275,19 @@ impl<S: Maintain> Reconcilers<S> {
                 .seen(format!("no answer within {:?}", self.look_max)),
         }
     }
+}
+
+/// Around one look. Of the level of the worst line, so that no filter takes the operation from
+/// the lines that it lets through.
+fn span(record: &Record, unresolved: Unresolved) -> Span {
+    error_span!(
+        "reconcile",
+        semel.operation.id = %record.id,
+        semel.operation = record.identity.operation(),
+        semel.attempt = record.attempt,
+        semel.look = unresolved.reconcile_attempts,
+        semel.decision = Empty,
+    )
 }
 
 /// What a finding means for the record, and to the one who asked.

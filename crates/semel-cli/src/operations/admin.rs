@@ -204,7 +204,16 @@ impl Admin {
 
     fn refused(&self, status: StatusCode, problem: Option<Problem>) -> anyhow::Error {
         let base = &self.base;
-        if let Some(problem) = problem.filter(|problem| problem.code.starts_with("admin_")) {
+        // Who was refused as such is told what to do about it here, where the token is from.
+        let about_access = [
+            "admin_unauthenticated",
+            "admin_not_local",
+            "admin_body_too_large",
+        ];
+        let problem = problem.filter(|problem| {
+            problem.code.starts_with("admin_") && !about_access.contains(&&*problem.code)
+        });
+        if let Some(problem) = problem {
             let detail = text::line(&problem.detail);
             let code = text::line(&problem.code);
             return match &*problem.code {

@@ -12,4 +12,5 @@ mod meters;
 mod notices;
 mod pipeline;
 mod running;
+mod spans;
 mod support;

@@ -229,7 +229,7 @@ fn every_round_is_counted() {
         ("retain", 1),
         ("measure", 1),
     ] {
-        let name = format!("semel_worker_ticks_total{{job={job},result=done}}");
+        let name = format!("semel_worker_ticks_total{{task={job},result=done}}");
         let ticks = counted[&name].1.load(Ordering::SeqCst);
         assert!((least..=6).contains(&ticks), "{name} {ticks}");
     }
