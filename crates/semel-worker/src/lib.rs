@@ -68,6 +68,7 @@
 //! # }
 //! ```
 
+pub mod census;
 pub mod meters;
 pub mod notice;
 pub mod reconcile;
@@ -78,6 +79,7 @@ pub mod rounds;
 pub mod runner;
 pub mod webhook;
 
+pub use census::CensusTaker;
 pub use notice::{About, Applied, Notice, Says, apply};
 pub use reconcile::{Finding, Found, Reconcile, Schedule};
 pub use reconcilers::{Asked, Reconcilers};

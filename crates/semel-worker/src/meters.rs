@@ -27,7 +27,7 @@ pub mod names {
     pub const IN_PROGRESS_AGE: &str = "api_idempotency_in_progress_age_max_seconds";
     /// How many outcomes nobody knows, waiting for a person or not, by `operation`.
     pub const UNKNOWN_COUNT: &str = "api_idempotency_unknown_count";
-    /// Rounds of the worker, by `job` and `result`: `done`, `failed`, `panicked`.
+    /// Rounds of the worker, by `task` and `result`: `done`, `failed`, `panicked`.
     pub const TICKS: &str = "semel_worker_ticks_total";
     /// Events that nothing could be made of until the end, by `source`.
     pub const GIVEN_UP: &str = "semel_webhook_given_up_total";

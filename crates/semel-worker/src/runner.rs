@@ -292,7 +292,7 @@ impl Outage {
             Some(_) => 0,
             None => self.failures.saturating_add(1),
         };
-        metrics::counter!(names::TICKS, "job" => name, "result" => result).increment(1);
+        metrics::counter!(names::TICKS, "task" => name, "result" => result).increment(1);
         next
     }
 }
