@@ -14,7 +14,7 @@ pub(crate) fn run_one(root: &Path, may_install: bool, bench_args: &[String]) -> 
     command
         .args(["run", "--release", "-p", "semel-bench", "--"])
         .args(bench_args);
-    if wants(bench_args, &["http", "memory"], "--semel") {
+    if wants(bench_args, &["http", "memory", "console"], "--semel") {
         run(cargo(root).args(["build", "--release", "-p", "semel-cli"]))?;
         command.arg("--semel").arg(release(root)?.join("semel"));
     }
@@ -24,7 +24,7 @@ pub(crate) fn run_one(root: &Path, may_install: bool, bench_args: &[String]) -> 
         command.arg("--nginx").arg(nginx);
     }
     let mut beside = Vec::new();
-    if wants(bench_args, &["postgres", "outbox"], "--postgres") {
+    if wants(bench_args, &["postgres", "outbox", "console"], "--postgres") {
         beside.push((Server::Postgres, "--postgres"));
     }
     if wants(bench_args, &["outbox"], "--nats") {

@@ -22,13 +22,19 @@ enum Sdk {
     Psycopg,
     /// What `examples/node` speaks to its database with.
     NodePg,
+    /// What tries the admin API against its own description.
+    Schemathesis,
+    /// What drives a browser through the console.
+    Playwright,
 }
 
-const ALL: [Sdk; 4] = [
+const ALL: [Sdk; 6] = [
     Sdk::StripePython,
     Sdk::StripeNode,
     Sdk::Psycopg,
     Sdk::NodePg,
+    Sdk::Schemathesis,
+    Sdk::Playwright,
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +46,9 @@ enum Language {
 impl Sdk {
     fn language(self) -> Language {
         match self {
-            Self::StripePython | Self::Psycopg => Language::Python,
+            Self::StripePython | Self::Psycopg | Self::Schemathesis | Self::Playwright => {
+                Language::Python
+            }
             Self::StripeNode | Self::NodePg => Language::Node,
         }
     }
@@ -52,6 +60,8 @@ impl Sdk {
             Self::StripeNode => "23.1.0",
             Self::Psycopg => "3.3.8",
             Self::NodePg => "8.23.1",
+            Self::Schemathesis => "4.32.5",
+            Self::Playwright => "1.65.0",
         }
     }
 
@@ -62,6 +72,8 @@ impl Sdk {
             Self::StripeNode => "SEMEL_STRIPE_NODE",
             Self::Psycopg => "SEMEL_PSYCOPG",
             Self::NodePg => "SEMEL_NODE_PG",
+            Self::Schemathesis => "SEMEL_SCHEMATHESIS",
+            Self::Playwright => "SEMEL_PLAYWRIGHT",
         }
     }
 
@@ -71,6 +83,8 @@ impl Sdk {
             Self::StripeNode => "stripe-node",
             Self::Psycopg => "psycopg",
             Self::NodePg => "node-pg",
+            Self::Schemathesis => "schemathesis",
+            Self::Playwright => "playwright",
         };
         format!("{name}-{}", self.version())
     }
@@ -81,6 +95,8 @@ impl Sdk {
             Self::StripePython | Self::StripeNode => "stripe",
             Self::Psycopg => "psycopg",
             Self::NodePg => "pg",
+            Self::Schemathesis => "schemathesis",
+            Self::Playwright => "playwright",
         }
     }
 
@@ -88,7 +104,9 @@ impl Sdk {
     fn requirement(self) -> String {
         let (module, version) = (self.module(), self.version());
         match self {
-            Self::StripePython => format!("{module}=={version}"),
+            Self::StripePython | Self::Schemathesis | Self::Playwright => {
+                format!("{module}=={version}")
+            }
             // With the client library of PostgreSQL, which not every machine has.
             Self::Psycopg => format!("{module}[binary]=={version}"),
             Self::StripeNode | Self::NodePg => format!("{module}@{version}"),

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: set-up, then every test.
 
+use std::env;
 use std::path::Path;
 use std::process::Command;
 
@@ -9,11 +10,18 @@ use crate::process::{Interrupt, cargo, has_cargo_tool, run_interruptible};
 use crate::sdks;
 use crate::servers::{self, Server};
 
+/// Tests read here where the browser is. Set by the developer, it wins.
+const BROWSER: &str = "SEMEL_CHROMIUM";
+
 /// Starts what the tests need and runs them.
 pub(crate) fn run_all(root: &Path, may_install: bool, runner_args: &[String]) -> Result<()> {
     let interrupt = Interrupt::listen()?;
     let servers = servers::start(servers::NEEDED, may_install, &interrupt)?;
     let sdks = sdks::install(root, may_install, &interrupt)?;
+    let given = env::var_os(BROWSER).is_some_and(|path| !path.is_empty());
+    let browser = (!given)
+        .then(|| servers::program("chromium", "chromium", may_install))
+        .flatten();
 
     let mut runner = if has_cargo_tool(root, "nextest") {
         // Nextest leaves doc tests out. They run first, so that the log ends with nextest's
@@ -42,7 +50,8 @@ pub(crate) fn run_all(root: &Path, may_install: bool, runner_args: &[String]) ->
     runner
         .args(runner_args)
         .envs(servers.environment())
-        .envs(sdks.environment());
+        .envs(sdks.environment())
+        .envs(browser.map(|browser| (BROWSER, browser)));
     run_interruptible(&mut runner, &interrupt)
 }
 

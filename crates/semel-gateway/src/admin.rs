@@ -1,29 +1,42 @@
-//! The listener for operators: health, readiness, metrics, and the API.
+//! The listener for operators: health, readiness, metrics, the API, and who may come in.
 
+mod access;
+mod acts;
 pub mod api;
+mod console;
+mod document;
+mod problem;
 mod token;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::Request;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::get;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST, WWW_AUTHENTICATE};
-use http::uri::Authority;
-use http::{HeaderMap, StatusCode};
+use bytes::Bytes;
+use http::StatusCode;
+use http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
 use metrics_exporter_prometheus::PrometheusHandle;
 use semel_core::Outbox;
 use tokio::net::TcpListener;
+use utoipa::OpenApi as _;
+use utoipa_axum::router::OpenApiRouter;
 
+pub use access::Access;
 pub use api::{Api, Whole};
 pub use token::Token;
 
-use crate::tenant::{bearer, only};
+use access::Gate;
+use console::Console;
+use document::{Common, Refused, documented};
+use problem::Problem;
 
 /// How long the store may take to say that it is there. Orchestrators give a probe about a
 /// second; after this it is not ready.
@@ -32,15 +45,39 @@ pub const READY_WITHIN: Duration = Duration::from_secs(2);
 /// Where the metrics are.
 const METRICS: &str = "/metrics";
 
+/// What goes with every answer. Nothing runs in a browser, or is loaded by it, but what this
+/// listener serves itself; nothing is kept, framed, or taken for another type than it says.
+///
+/// The address of a page goes to no other site. Within this one it does: with `no-referrer`
+/// browsers write `Origin: null` on our own forms, and they could not be told from a stranger's.
+const ALWAYS: [(HeaderName, &str); 6] = [
+    (
+        CONTENT_SECURITY_POLICY,
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; \
+         connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
+    ),
+    (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    (REFERRER_POLICY, "same-origin"),
+    (X_FRAME_OPTIONS, "DENY"),
+    (
+        HeaderName::from_static("cross-origin-opener-policy"),
+        "same-origin",
+    ),
+    (
+        HeaderName::from_static("cross-origin-resource-policy"),
+        "same-origin",
+    ),
+];
+
 /// The paths of the admin listener.
 ///
-/// With a token, `/healthz` and `/readyz` are open and everything else asks for it; a path that
-/// does not exist, too. Without one, only callers on this machine are served.
+/// With a token, `/healthz`, `/readyz` and `/login` are open and everything else asks for it; a
+/// path that does not exist, too. Without one, only callers on this machine are served.
 ///
 /// `ready` asks the store, and its error says what is wrong. `outbox` is the store's own, without
 /// what is around it.
 pub fn router<R, F, S, O>(
-    token: Option<Token>,
+    access: Access,
     ready: R,
     metrics: PrometheusHandle,
     api: Api<S>,
@@ -48,24 +85,49 @@ pub fn router<R, F, S, O>(
 ) -> Router
 where
     S: Whole,
-    O: Outbox,
+    O: Outbox + Clone,
     R: Fn() -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<(), String>> + Send + 'static,
 {
-    let access = Arc::new(token.map_or(Access::Loopback, Access::Token));
-    let guarded = Router::new()
-        .route(METRICS, get(move || async move { exposition(&metrics) }))
+    let gate = Gate::new(access, api.store.clock());
+    let pages = Console {
+        store: api.store.clone(),
+        reconcilers: api.reconcilers.clone(),
+        outbox: outbox.clone(),
+        ready: {
+            let ready = ready.clone();
+            Arc::new(move || Box::pin(ready()))
+        },
+    };
+    let written = Arc::new(OnceLock::new());
+    let describe = {
+        let written = Arc::clone(&written);
+        move || async move { description(&written) }
+    };
+    let (open, open_paths) = OpenApiRouter::with_openapi(Common::openapi())
+        .routes(documented(__path_health, health))
+        .routes(documented(__path_readiness, move || readiness(ready())))
+        .split_for_parts();
+    let (guarded, guarded_paths) = OpenApiRouter::new()
+        .routes(documented(__path_exposition, move || async move {
+            exposition(&metrics)
+        }))
+        .routes(documented(__path_description, describe))
         .merge(api::router(api, outbox))
-        .fallback(|| async { (StatusCode::NOT_FOUND, "there is nothing here\n") })
-        .layer(middleware::from_fn_with_state(
-            Arc::clone(&access),
-            authorised,
-        ));
-    Router::new()
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(move || readiness(ready())))
-        .merge(guarded)
-        .layer(middleware::from_fn_with_state(access, local))
+        .split_for_parts();
+    let mut document = open_paths.merge_from(guarded_paths);
+    document.components.as_mut().map(api::narrow);
+    written.get_or_init(|| document.to_json().map(Bytes::from).ok());
+
+    let guarded = guarded
+        .merge(console::router(pages))
+        .fallback(console::missing)
+        .method_not_allowed_fallback(|| async { Problem::method() });
+    let paths = open
+        .merge(gate.entrance())
+        .merge(console::assets::router())
+        .merge(gate.guard(guarded));
+    gate.local(paths).layer(middleware::from_fn(always))
 }
 
 /// Serves until `shutdown` is over, and then until the requests under way are answered.
@@ -86,82 +148,44 @@ pub async fn serve(
         .await
 }
 
-/// Who may come in.
-enum Access {
-    Token(Token),
-    Loopback,
-}
-
-async fn authorised(
-    State(access): State<Arc<Access>>,
-    headers: HeaderMap,
-    request: Request,
-    next: Next,
-) -> Response {
-    match &*access {
-        Access::Token(token) if !presents(token, &headers) => (
-            StatusCode::UNAUTHORIZED,
-            [(WWW_AUTHENTICATE, "Bearer")],
-            "send the admin token: Authorization: Bearer TOKEN\n",
-        )
-            .into_response(),
-        // What is counted names nobody, and scrapers have names of their own for this machine.
-        Access::Loopback
-            if request.uri().path() != METRICS && !names_this_machine(request.headers()) =>
-        {
-            (
-                StatusCode::FORBIDDEN,
-                "without an admin token only requests to localhost are served, by that name or \
-                 its address; set SEMEL_ADMIN_TOKEN to use another\n",
-            )
-                .into_response()
-        }
-        Access::Token(_) | Access::Loopback => next.run(request).await,
+async fn always(request: Request, next: Next) -> Response {
+    let mut answer = next.run(request).await;
+    let headers = answer.headers_mut();
+    for (name, value) in ALWAYS {
+        headers.insert(name, HeaderValue::from_static(value));
     }
+    // What may be kept says so itself.
+    headers
+        .entry(CACHE_CONTROL)
+        .or_insert(HeaderValue::from_static("no-store"));
+    answer
 }
 
-fn presents(token: &Token, headers: &HeaderMap) -> bool {
-    only(headers, &AUTHORIZATION)
-        .ok()
-        .flatten()
-        .and_then(|value| value.to_str().ok())
-        .and_then(bearer)
-        .is_some_and(|presented| token.is(presented))
+/// Whether the process is there.
+#[utoipa::path(
+    get,
+    path = "/healthz",
+    operation_id = "health",
+    tag = "process",
+    security(()),
+    responses((status = 200, description = "It is.", body = String, content_type = "text/plain")),
+)]
+async fn health() -> &'static str {
+    "ok\n"
 }
 
-/// A second check besides that of the configuration: a listener can be handed over.
-async fn local(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
-    let peer = request
-        .extensions()
-        .get::<ConnectInfo<SocketAddr>>()
-        .is_some_and(|ConnectInfo(peer)| peer.ip().to_canonical().is_loopback());
-    match &*access {
-        Access::Loopback if !peer => (
-            StatusCode::FORBIDDEN,
-            "without an admin token only this machine is served; set SEMEL_ADMIN_TOKEN\n",
-        )
-            .into_response(),
-        Access::Loopback | Access::Token(_) => next.run(request).await,
-    }
-}
-
-/// A page in a browser on this machine reaches this listener as well, under a name that its author
-/// lets point here. It cannot choose the `Host` that the browser then sends.
-fn names_this_machine(headers: &HeaderMap) -> bool {
-    let host = only(headers, &HOST).ok().flatten();
-    let authority = host.and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
-    authority.is_some_and(|authority| {
-        let host = authority
-            .host()
-            .trim_start_matches('[')
-            .trim_end_matches(']');
-        host.eq_ignore_ascii_case("localhost")
-            || host
-                .parse::<IpAddr>()
-                .is_ok_and(|address| address.is_loopback())
-    })
-}
-
+/// Whether the store answers.
+#[utoipa::path(
+    get,
+    path = "/readyz",
+    operation_id = "readiness",
+    tag = "process",
+    security(()),
+    responses(
+        (status = 200, description = "It does.", body = String, content_type = "text/plain"),
+        (status = 503, description = "It does not, and why.", body = String, content_type = "text/plain"),
+    ),
+)]
 async fn readiness(ready: impl Future<Output = Result<(), String>>) -> (StatusCode, String) {
     match tokio::time::timeout(READY_WITHIN, ready).await {
         Ok(Ok(())) => (StatusCode::OK, "ready\n".to_owned()),
@@ -173,7 +197,46 @@ async fn readiness(ready: impl Future<Output = Result<(), String>>) -> (StatusCo
     }
 }
 
+/// What was counted, for Prometheus.
+#[utoipa::path(
+    get,
+    path = METRICS,
+    operation_id = "metrics",
+    tag = "process",
+    responses(
+        (status = 200, description = "In the text format 0.0.4.", body = String, content_type = "text/plain"),
+        Refused,
+    ),
+)]
 fn exposition(metrics: &PrometheusHandle) -> Response {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     ([(CONTENT_TYPE, kind)], metrics.render()).into_response()
+}
+
+/// This document.
+#[utoipa::path(
+    get,
+    path = "/openapi.json",
+    operation_id = "openapi",
+    tag = "process",
+    responses(
+        (status = 200, description = "OpenAPI 3.1.", body = Object, content_type = "application/json"),
+        Refused,
+    ),
+)]
+fn description(written: &OnceLock<Option<Bytes>>) -> Response {
+    match written.get().cloned().flatten() {
+        Some(written) => ([(CONTENT_TYPE, "application/json")], written).into_response(),
+        None => Problem::internal("the document cannot be written").into_response(),
+    }
+}
+
+/// Bytes as people write them.
+fn hex(bytes: &[u8]) -> String {
+    use std::fmt::Write as _;
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }

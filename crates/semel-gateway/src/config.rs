@@ -17,6 +17,7 @@
 //! is read has an effect; what a later version will know is refused by name until then.
 
 mod address;
+mod admin;
 mod document;
 mod environment;
 mod fingerprint;
@@ -29,6 +30,7 @@ mod reconcile;
 mod route;
 mod status;
 mod table;
+mod telemetry;
 mod tenant;
 mod units;
 mod webhook;
@@ -44,6 +46,7 @@ use semel_core::key::Dialect;
 use semel_seal::Keyring;
 
 pub use address::{CacheUrl, Listen, Secret, StoreUrl, Upstream};
+pub use admin::AdminConfig;
 pub use environment::Environment;
 pub use outbox::{Destination, Hidden, OutboxConfig};
 pub use pattern::Pattern;
@@ -52,11 +55,11 @@ pub use poll::Poll;
 pub use problem::{Origin, Problem, Report, Style};
 pub use reconcile::{MAX_POLL_TIMEOUT, ReconcileConfig};
 pub use route::{MAX_ROUTES, MAX_WAIT, RouteConfig};
+pub use telemetry::{Collector, OtlpConfig, Ratio};
 pub use tenant::TenantFrom;
 pub use units::{MAX_DURATION, duration, size};
 pub use webhook::{MAX_WEBHOOKS, WebhookConfig};
 
-use crate::admin::Token;
 use crate::server;
 use document::Document;
 use problem::Problems;
@@ -103,15 +106,8 @@ pub struct Config {
     pub webhooks: Vec<WebhookConfig>,
     /// Where events go that the application writes.
     pub outbox: Option<OutboxConfig>,
-}
-
-/// The listener for operators.
-#[derive(Clone, Debug)]
-pub struct AdminConfig {
-    /// Its address; on this machine unless there is a token.
-    pub listen: Listen,
-    /// What operators present.
-    pub token: Option<Token>,
+    /// Where traces go.
+    pub otlp: Option<OtlpConfig>,
 }
 
 /// Certificate and key of the gateway listener. Both were readable PEM when the configuration
@@ -181,6 +177,8 @@ pub struct Flags {
     pub dialect: Option<DialectName>,
     /// `--allow-volatile`: a store that forgets is meant.
     pub allow_volatile: bool,
+    /// `--otlp-endpoint`
+    pub otlp_endpoint: Option<Collector>,
 }
 
 /// All places that settings come from. Kept while the gateway runs, so that its configuration
@@ -245,17 +243,12 @@ impl Source {
             admin_listen,
             dialect: _,
             allow_volatile,
+            otlp_endpoint,
         } = self.flags.clone();
         let listen = pick.of(listen, "--listen", "SEMEL_LISTEN", document.listen);
         let upstream = pick.of(upstream, "--upstream", "SEMEL_UPSTREAM", document.upstream);
         let store = pick.of(store, "--store", "SEMEL_STORE", document.store);
-        let admin_listen = pick.of(
-            admin_listen,
-            "--admin-listen",
-            "SEMEL_ADMIN_LISTEN",
-            document.admin_listen,
-        );
-        let token = pick.of(None, "", "SEMEL_ADMIN_TOKEN", document.admin_token);
+        let admin = admin::merge(document.admin, admin_listen, pick);
         let encryption = pick.of(None, "", "SEMEL_ENCRYPTION_KEYS", document.encryption);
 
         let (store, store_from) =
@@ -285,19 +278,7 @@ impl Source {
                  in this process is `replay_cache = \"64MiB\"`",
             );
         }
-        let (admin_listen, admin_from) =
-            admin_listen.unwrap_or_else(|| (loopback(8081), Origin::Default));
-        if !admin_listen.is_loopback() && token.is_none() {
-            problems.from(
-                admin_from,
-                format!(
-                    "{admin_listen} can be reached from other machines, and there is no admin \
-                     token; set SEMEL_ADMIN_TOKEN or `[admin] token_file`, or listen on 127.0.0.1"
-                ),
-            );
-        }
-        let somewhere = document.upstream_given
-            || !matches!(self.environment.value("SEMEL_UPSTREAM"), Ok(None));
+        let somewhere = document.upstream_given || pick.is_set("SEMEL_UPSTREAM");
         if upstream.is_none() && !somewhere {
             problems.from(
                 Origin::Default,
@@ -314,10 +295,7 @@ impl Source {
             header: document.header,
             replayed_header: document.replayed_header,
             replay_cache: document.replay_cache,
-            admin: AdminConfig {
-                listen: admin_listen,
-                token: token.map(|(token, _)| token),
-            },
+            admin,
             encryption: encryption.map(|(keys, _)| keys),
             tls: document.tls,
             tenant: document.tenant,
@@ -327,6 +305,7 @@ impl Source {
             routes: document.routes,
             webhooks: document.webhooks,
             outbox: document.outbox.map(toml::Spanned::into_inner),
+            otlp: document.telemetry.merge(otlp_endpoint, pick),
         })
     }
 }
@@ -338,6 +317,11 @@ struct Pick<'a> {
 }
 
 impl Pick<'_> {
+    /// Whether the variable is there, right or wrong.
+    fn is_set(&self, variable: &str) -> bool {
+        !matches!(self.environment.value(variable), Ok(None))
+    }
+
     fn of<T: FromStr<Err: std::fmt::Display>>(
         &self,
         flag: Option<T>,

@@ -15,9 +15,11 @@ use semel_http::{Layer, ResponseBody};
 use semel_worker::webhook::Sources;
 use tower_layer::Layer as _;
 use tower_service::Service;
+use tracing::Instrument as _;
 
 use crate::admin::Whole;
 use crate::server::Incoming;
+use crate::telemetry::request;
 use crate::upstream::{Body, Forward};
 use crate::webhooks::{self, WEBHOOK_PATH};
 
@@ -96,8 +98,13 @@ impl<S: Whole> Service<Request<Incoming>> for Front<S> {
                 Ok(answer.map(|body| Either::Right(Full::new(body))))
             });
         }
-        let answer = self.layer.load().layer(self.upstream.clone()).call(request);
-        Box::pin(async move { Ok(answer.await?.map(Either::Left)) })
+        let span = request::span(&request);
+        let answer = span.in_scope(|| self.layer.load().layer(self.upstream.clone()).call(request));
+        Box::pin(async move {
+            let answer = answer.instrument(span.clone()).await?;
+            request::answered(&span, answer.status());
+            Ok(answer.map(Either::Left))
+        })
     }
 }
 

@@ -4,6 +4,7 @@
 //! What is guarded, and how, is the layer's; what this crate adds is the transport on both
 //! sides, the configuration, and the process around it.
 
+pub mod activity;
 pub mod admin;
 mod assemble;
 pub mod config;

@@ -4,10 +4,13 @@ use std::time::Duration;
 
 use semel_core::store::Result;
 use semel_core::{
-    Code, Completion, Decision, Fence, Held, Inbox, Inspect, Maintain, Outbox, Owner, Record,
-    RecoveryPoint, Reserve, Resolution, Resolve, Resource, Status, Store, Timestamp, Verdict,
+    Code, Completion, Decision, Fence, Figures, Held, Inbox, Inspect, Maintain, Outbox, Owner,
+    Record, RecoveryPoint, Reserve, Resolution, Resolve, Resource, Status, Store, Timestamp,
+    Verdict,
 };
 use tokio::sync::broadcast;
+
+use crate::activity::Counts;
 
 /// How many transitions a slow listener may be behind. Whoever falls further is told so, and
 /// has missed some.
@@ -48,12 +51,17 @@ impl Events {
 pub struct Observed<S> {
     inner: S,
     events: Events,
+    counts: Counts,
 }
 
 impl<S: Store> Observed<S> {
-    /// Tells `events` what changes in a store.
-    pub fn new(inner: S, events: Events) -> Self {
-        Self { inner, events }
+    /// Tells `events` what changes in a store, and `counts` whose keys are misused.
+    pub fn new(inner: S, events: Events, counts: Counts) -> Self {
+        Self {
+            inner,
+            events,
+            counts,
+        }
     }
 
     fn tell(&self, fence: Fence, status: Option<Status>, verb: &'static str) {
@@ -66,6 +74,19 @@ impl<S: Store> Observed<S> {
                 verb,
                 at,
             });
+        }
+    }
+
+    fn decided(&self, decision: &Decision) {
+        match decision {
+            Decision::Execute(grant) | Decision::Resume(grant) => {
+                self.tell(grant.fence, Some(Status::InProgress), "reserve");
+            }
+            Decision::KeyMisuse { id } => self.counts.misused(*id, self.inner.clock().now()),
+            Decision::Replay(_)
+            | Decision::InProgress(_)
+            | Decision::Unknown(_)
+            | Decision::Expired(_) => {}
         }
     }
 
@@ -101,20 +122,17 @@ impl<S: Store> Observed<S> {
 }
 
 impl<S: Store> Store for Observed<S> {
-    semel_core::forward!([inner] glance clock epoch watch prepare prepare_point heartbeat);
+    semel_core::forward!([inner] clock epoch watch prepare prepare_point heartbeat);
+
+    fn glance(&self, request: &Reserve) -> Option<Decision> {
+        let decision = self.inner.glance(request)?;
+        self.decided(&decision);
+        Some(decision)
+    }
 
     async fn reserve(&self, request: Reserve) -> Result<Decision> {
         let decision = self.inner.reserve(request).await?;
-        match &decision {
-            Decision::Execute(grant) | Decision::Resume(grant) => {
-                self.tell(grant.fence, Some(Status::InProgress), "reserve");
-            }
-            Decision::Replay(_)
-            | Decision::InProgress(_)
-            | Decision::Unknown(_)
-            | Decision::KeyMisuse { .. }
-            | Decision::Expired(_) => {}
-        }
+        self.decided(&decision);
         Ok(decision)
     }
 
@@ -150,7 +168,7 @@ impl<S: Store> Store for Observed<S> {
 }
 
 impl<S: Maintain + Store> Maintain for Observed<S> {
-    semel_core::forward!([inner] claim_due expire drop_bodies purge erase);
+    semel_core::forward!([inner] claim_due expire drop_bodies purge erase revealed);
 
     async fn sweep(&self, limit: usize) -> Result<Vec<Fence>> {
         let swept = self.inner.sweep(limit).await?;
@@ -194,6 +212,11 @@ impl<S: Maintain + Store> Maintain for Observed<S> {
 
 impl<S: Inspect> Inspect for Observed<S> {
     semel_core::forward!([inner] find find_identity find_resource history reveal standing list);
+}
+
+impl<S: Figures> Figures for Observed<S> {
+    semel_core::forward!([inner] count activity misuses survey meet count_alone);
+    semel_core::forward!([inner] publish_census census find_key forget_activity forget_misuses);
 }
 
 impl<S: Inbox> Inbox for Observed<S> {

@@ -14,12 +14,13 @@ use semel_http::route;
 use semel_postgres::Postgres;
 use semel_seal::Sealed;
 use semel_sqlite::Sqlite;
-use semel_worker::Worker;
+use semel_worker::{CensusTaker, Worker};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::activity::Counts;
 use crate::admin::{Api, Whole};
 use crate::assemble::guard;
 use crate::config::{CacheUrl, Config, Source, StoreUrl};
@@ -29,7 +30,10 @@ use crate::server::{Limits, Tls, TlsError, Workers, bind};
 use crate::upstream::{ConfigError, Forward, Upstream, UpstreamConfig};
 use reload::reload;
 
-use crate::{admin, outbox, reconcile, telemetry, webhooks};
+use crate::{activity, admin, outbox, reconcile, telemetry, webhooks};
+
+/// How long a stopping process tries to bring its last counts to the store.
+const LAST_COUNTS: Duration = Duration::from_secs(2);
 
 /// Where the listeners are, once both are ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,9 +104,9 @@ pub enum Error {
         /// Why not.
         source: io::Error,
     },
-    /// The process has metrics of somebody else.
+    /// The metrics cannot be started.
     #[error("cannot start the metrics: {0}")]
-    Metrics(#[from] metrics_exporter_prometheus::BuildError),
+    Metrics(#[from] telemetry::Error),
     /// The operating system refused a thread, a signal or a socket.
     #[error("the operating system: {0}")]
     System(#[from] io::Error),
@@ -175,10 +179,10 @@ impl Process {
         let mut hang_up = signal(SignalKind::hangup())?;
         let stop = CancellationToken::new();
 
-        let events = Events::default();
+        let (events, counts) = (Events::default(), Counts::default());
         let sealed = Sealed::new(store, config.encryption.clone());
-        let store = Observed::new(sealed, events.clone());
-        let metrics = telemetry::install()?;
+        let store = Observed::new(sealed, events.clone(), counts.clone());
+        let metrics = telemetry::install(counts.clone())?;
         tokio::spawn(telemetry::upkeep(metrics.clone()));
         let layer = guard(&config, store.clone())?;
         let current: Current<_> = Arc::new(ArcSwap::from_pointee(layer.clone()));
@@ -193,7 +197,7 @@ impl Process {
         };
         let asked = store.clone();
         let router = admin::router(
-            config.admin.token.clone(),
+            config.admin.access(),
             move || ready_when_answering(asked.clone()),
             metrics,
             api,
@@ -206,7 +210,10 @@ impl Process {
         ));
         let worker = match self.role {
             Role::Gateway | Role::Worker => {
-                let mut worker = Worker::new(store.clone()).reconcilers(reconcilers);
+                let census = CensusTaker::new(store.clone(), store.clock());
+                let mut worker = Worker::new(store.clone())
+                    .reconcilers(reconcilers)
+                    .also(Arc::new(census));
                 if let Some(config) = &config.outbox {
                     for chore in outbox::chores(config, outbox, store.clock()).await? {
                         worker = worker.also(chore);
@@ -216,6 +223,7 @@ impl Process {
             }
             Role::GatewayOnly => None,
         };
+        let keeping = tokio::spawn(activity::keep(counts, store.clone(), stop.clone()));
         let own = Arc::new(Own {
             store,
             sources: ArcSwap::from_pointee(webhooks::sources(&config)),
@@ -255,6 +263,8 @@ impl Process {
             Some((workers, _)) => workers.stopped().await?.cut,
             None => 0,
         };
+        // The last requests are counted before this.
+        let _ = tokio::time::timeout(LAST_COUNTS, keeping).await;
         // The operators' listener has nothing to lose.
         admin.abort();
         tracing::info!(cut, "stopped");

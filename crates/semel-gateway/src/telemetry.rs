@@ -1,4 +1,10 @@
-//! The names of the metrics, and what they mean.
+//! The names of the metrics, and what they mean; and beside them the traces.
+
+#[cfg(feature = "otlp")]
+pub mod otlp;
+#[cfg(feature = "otlp")]
+mod parent;
+pub(crate) mod request;
 
 use std::time::Duration;
 
@@ -8,8 +14,11 @@ use metrics_exporter_prometheus::{
 };
 
 pub use semel_http::names;
+use semel_redis::names as redis;
 use semel_worker::meters::names as worker;
 use semel_worker::webhook::RECEIVED;
+
+use crate::activity::{Counting, Counts};
 
 /// Upper bounds for calls of the store: an embedded one answers in well under a millisecond, one
 /// across a network in a few.
@@ -88,6 +97,18 @@ const WORKER_COUNTERS: [(&str, &str); 13] = [
     ),
 ];
 
+const REDIS_COUNTERS: [(&str, &str); 3] = [
+    (redis::HIT, "Retries answered out of Redis"),
+    (
+        redis::MISS,
+        "Requests for which Redis had nothing that may be given",
+    ),
+    (
+        redis::ERROR,
+        "Calls of Redis that failed, and values that could not be trusted",
+    ),
+];
+
 const GAUGES: [(&str, Unit, &str); 5] = [
     (
         worker::IN_PROGRESS_AGE,
@@ -118,7 +139,8 @@ const GAUGES: [(&str, Unit, &str); 5] = [
 
 /// Tells the recorder in use what the metrics mean.
 pub fn describe() {
-    for (name, meaning) in COUNTERS.into_iter().chain(WORKER_COUNTERS) {
+    let counters = COUNTERS.into_iter().chain(WORKER_COUNTERS);
+    for (name, meaning) in counters.chain(REDIS_COUNTERS) {
         describe_counter!(name, Unit::Count, meaning);
     }
     for (name, unit, meaning) in GAUGES {
@@ -146,6 +168,18 @@ pub fn describe() {
     );
 }
 
+/// Why the metrics could not be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The exporter does not take its settings.
+    #[error(transparent)]
+    Settings(#[from] BuildError),
+    /// Somebody else's recorder is there.
+    #[error("the process has metrics of somebody else")]
+    Taken,
+}
+
 /// A recorder with the buckets of the histograms.
 ///
 /// # Errors
@@ -160,14 +194,15 @@ pub fn recorder() -> Result<PrometheusRecorder, BuildError> {
     Ok(builder.build_recorder())
 }
 
-/// Makes a [`recorder`] that of the process and describes the metrics to it.
+/// Makes a [`recorder`] that of the process and describes the metrics to it. What it counts of
+/// requests is counted by `counts`, too.
 ///
 /// # Errors
 /// When the process has a recorder already.
-pub fn install() -> Result<PrometheusHandle, BuildError> {
-    let recorder = recorder()?;
-    let handle = recorder.handle();
-    metrics::set_global_recorder(recorder)?;
+pub fn install(counts: Counts) -> Result<PrometheusHandle, Error> {
+    let inner = recorder()?;
+    let handle = inner.handle();
+    metrics::set_global_recorder(Counting { inner, counts }).map_err(|_| Error::Taken)?;
     describe();
     Ok(handle)
 }

@@ -22,7 +22,8 @@ use semel_core::{
     Completion, Decision, Fence, Fingerprint, Held, Identity, Inspect as _, Key, Maintain as _,
     Memory, OperationId, Outbox as _, Policy, Record, Reserve, Response, Store as _, Verdict,
 };
-use semel_gateway::admin::Api;
+use semel_gateway::activity::Counts;
+use semel_gateway::admin::{Access, Api};
 use semel_gateway::observed::{Events, Observed};
 use semel_gateway::{admin, telemetry};
 use semel_testkit::faulty::{Fault, Verb};
@@ -56,7 +57,7 @@ impl World {
     fn new(token: Option<&str>) -> Self {
         let events = Events::default();
         let faulty = Faulty::new(Memory::new(Arc::new(ManualClock::default())));
-        let store = Observed::new(faulty.clone(), events.clone());
+        let store = Observed::new(faulty.clone(), events.clone(), Counts::default());
         let reconcilers = Reconcilers::new(store.clone())
             .by_looking("pay", Schedule::default(), Provider)
             .unwrap();
@@ -67,7 +68,9 @@ impl World {
         };
         let recorder = telemetry::recorder().unwrap();
         let router = admin::router(
-            token.map(|token| token.parse().unwrap()),
+            token.map_or(Access::Loopback, |token| {
+                Access::token(token.parse().unwrap())
+            }),
             || async { Ok(()) },
             recorder.handle(),
             api,

@@ -1,4 +1,4 @@
-//! The operator's secret.
+//! The secret of operators, and that of viewers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,9 +6,16 @@ use std::str::FromStr;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-/// The token of the admin listener, kept as its hash.
+/// A token with fewer characters is warned about: a machine that guesses thousands a second for a
+/// year comes nowhere near 16 random ones.
+const SHORT: usize = 16;
+
+/// A token of the admin listener, kept as its hash.
 #[derive(Clone)]
-pub struct Token([u8; 32]);
+pub struct Token {
+    hash: [u8; 32],
+    short: bool,
+}
 
 impl FromStr for Token {
     type Err = &'static str;
@@ -26,7 +33,10 @@ impl FromStr for Token {
                         use visible ASCII without blanks",
             );
         }
-        Ok(Self(Sha256::digest(text).into()))
+        Ok(Self {
+            hash: Sha256::digest(text).into(),
+            short: text.len() < SHORT,
+        })
     }
 }
 
@@ -35,7 +45,12 @@ impl Token {
     /// so not even the length shows.
     pub fn is(&self, presented: &str) -> bool {
         let presented: [u8; 32] = Sha256::digest(presented).into();
-        self.0.ct_eq(&presented).into()
+        self.hash.ct_eq(&presented).into()
+    }
+
+    /// Whether it has so few characters that it might be guessed.
+    pub(super) fn is_short(&self) -> bool {
+        self.short
     }
 }
 
@@ -47,6 +62,6 @@ impl fmt::Debug for Token {
 
 impl PartialEq for Token {
     fn eq(&self, other: &Self) -> bool {
-        self.0.ct_eq(&other.0).into()
+        self.hash.ct_eq(&other.hash).into()
     }
 }

@@ -14,14 +14,15 @@ use toml::Spanned;
 use toml::de::DeTable;
 use zeroize::Zeroizing;
 
+use super::admin::{self, AdminDocument};
 use super::problem::Problems;
 use super::table::Table;
+use super::telemetry::Telemetry;
 use super::{
     CacheUrl, DialectName, Environment, Limits, Listen, OutboxConfig, PolicyConfig, RouteConfig,
     StoreUrl, TenantFrom, TlsConfig, Upstream, WebhookConfig, header_name, outbox, policy,
     read_file, reconcile, route, tenant, webhook,
 };
-use crate::admin::Token;
 
 /// The size of the replay cache, unless it is told: some ten thousand small answers.
 const REPLAY_CACHE: u64 = 64 << 20;
@@ -44,8 +45,7 @@ pub(super) struct Document {
     pub(super) header: HeaderName,
     pub(super) replayed_header: HeaderName,
     pub(super) replay_cache: u64,
-    pub(super) admin_listen: Option<Spanned<Listen>>,
-    pub(super) admin_token: Option<Spanned<Token>>,
+    pub(super) admin: AdminDocument,
     pub(super) encryption: Option<Spanned<Keyring>>,
     pub(super) tls: Option<TlsConfig>,
     pub(super) tenant: TenantFrom,
@@ -55,6 +55,7 @@ pub(super) struct Document {
     pub(super) routes: Vec<RouteConfig>,
     pub(super) webhooks: Vec<WebhookConfig>,
     pub(super) outbox: Option<Spanned<OutboxConfig>>,
+    pub(super) telemetry: Telemetry,
 }
 
 impl Document {
@@ -82,7 +83,7 @@ impl Document {
         let dialect = read_dialect(&mut top, dialect);
         let (header, replayed_header) = read_headers(&mut top);
         let replay_cache = top.size("replay_cache", MAX_REPLAY_CACHE);
-        let (admin_listen, admin_token) = read_admin(top.table("admin", "[admin]"));
+        let admin = admin::read(top.table("admin", "[admin]"));
         let encryption = top
             .table("encryption", "[encryption]")
             .and_then(read_encryption);
@@ -113,6 +114,7 @@ impl Document {
             let span = table.span();
             outbox::read(table, environment).map(|outbox| Spanned::new(span, outbox))
         });
+        let telemetry = Telemetry::read(top.table("telemetry", "[telemetry]"));
         top.finish();
         Some(Self {
             listen,
@@ -124,8 +126,7 @@ impl Document {
             header,
             replayed_header,
             replay_cache: replay_cache.map_or(REPLAY_CACHE, Spanned::into_inner),
-            admin_listen,
-            admin_token,
+            admin,
             encryption,
             tls,
             tenant,
@@ -135,6 +136,7 @@ impl Document {
             routes,
             webhooks,
             outbox,
+            telemetry,
         })
     }
 }
@@ -198,20 +200,6 @@ fn read_headers(top: &mut Table<'_>) -> (HeaderName, HeaderName) {
         top.problems.at(span, message);
     }
     (header, replayed)
-}
-
-fn read_admin(table: Option<Table<'_>>) -> (Option<Spanned<Listen>>, Option<Spanned<Token>>) {
-    let Some(mut table) = table else {
-        return (None, None);
-    };
-    let listen = table.parsed("listen", Listen::from_str);
-    let token = table.parsed("token_file", |path| {
-        let text = read_file(path.as_ref())?;
-        text.parse::<Token>()
-            .map_err(|problem| format!("{path}: {problem}"))
-    });
-    table.finish();
-    (listen, token)
 }
 
 fn read_encryption(mut table: Table<'_>) -> Option<Spanned<Keyring>> {

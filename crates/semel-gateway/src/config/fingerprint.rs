@@ -11,6 +11,9 @@ use toml::de::DeValue;
 use super::problem::Problems;
 use super::table::{Table, kind};
 
+/// What tells where a request comes from, and nothing of what it means.
+const TRACES: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+
 /// Reads the rules. `key_header` is the header of the key, which cannot be one of them.
 pub(super) fn read(mut table: Table<'_>, key_header: &HeaderName) -> Options {
     let problems = table.problems;
@@ -19,6 +22,11 @@ pub(super) fn read(mut table: Table<'_>, key_header: &HeaderName) -> Options {
         if key_header.as_str().eq_ignore_ascii_case(name) {
             return Err(format!(
                 "header {name:?}: the key is never part of a fingerprint"
+            ));
+        }
+        if TRACES.iter().any(|trace| trace.eq_ignore_ascii_case(name)) {
+            return Err(format!(
+                "header {name:?}: it is another on every retry, and no retry would be one"
             ));
         }
         one(&Options {

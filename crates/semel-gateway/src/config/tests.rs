@@ -7,6 +7,7 @@ use super::*;
 
 mod out_of_band;
 mod outbox;
+mod telemetry;
 mod wrong;
 
 /// Reads `text` as if by `--upstream http://app --config semel.toml`.
@@ -340,6 +341,7 @@ fn flags_beat_the_environment_which_beats_the_file() {
         admin_listen: Some("127.0.0.1:6".parse().unwrap()),
         dialect: Some(DialectName::Stripe),
         allow_volatile: false,
+        otlp_endpoint: None,
     };
     let ietf = Dialect::Ietf { lenient: true };
     for (flags, variables, expected, dialect) in [
@@ -489,4 +491,40 @@ fn a_report_shows_the_line() {
     assert!(plain.contains("3 | retenton = \"1h\""), "{plain}");
     assert!(plain.contains("did you mean `retention`?"), "{plain}");
     assert!(report.render(Style::Graphical).contains('│'));
+}
+
+#[test]
+fn viewers_have_a_token_of_their_own() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("token");
+    std::fs::write(&path, "for-viewers\n").unwrap();
+    let upstream = Flags {
+        upstream: Some("http://a".parse().unwrap()),
+        ..Flags::default()
+    };
+    let text = format!(
+        "[admin]\nsecure_cookie = true\nviewer_token_file = {:?}",
+        path.to_str().unwrap()
+    );
+    let operators = ("SEMEL_ADMIN_TOKEN", "for-operators");
+    let config = load_with(&text, upstream.clone(), &[operators]).unwrap();
+    let viewers = config.admin.viewer_token.clone().unwrap();
+    assert!(viewers.is("for-viewers") && !viewers.is("for-operators"));
+    assert!(config.admin.secure_cookie);
+    let variables = [operators, ("SEMEL_VIEWER_TOKEN", "others")];
+    let config = load_with(&text, upstream.clone(), &variables).unwrap();
+    assert!(config.admin.viewer_token.unwrap().is("others"));
+
+    let same = [("SEMEL_ADMIN_TOKEN", "for-viewers")];
+    let report = load_with(&text, upstream.clone(), &same).unwrap_err();
+    let report = report.to_string();
+    assert!(
+        report.starts_with("semel.toml:3:21: ") && report.contains("viewers could decide"),
+        "{report}"
+    );
+    let report = load_with(&text, upstream, &[]).unwrap_err().to_string();
+    assert!(
+        report.contains("semel.toml:3:21: ") && report.contains("operators have none"),
+        "{report}"
+    );
 }

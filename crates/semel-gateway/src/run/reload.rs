@@ -57,10 +57,19 @@ fn needs_restart(running: &Config, read: &Config) -> Vec<&'static str> {
         ("replay_cache", running.replay_cache != read.replay_cache),
         ("admin.listen", admin(running) != admin(read)),
         ("admin.token", running.admin.token != read.admin.token),
+        (
+            "admin.viewer_token",
+            running.admin.viewer_token != read.admin.viewer_token,
+        ),
+        (
+            "admin.secure_cookie",
+            running.admin.secure_cookie != read.admin.secure_cookie,
+        ),
         ("tls", running.tls != read.tls),
         ("limits", running.limits != read.limits),
         ("route.reconcile", reconciled(running).ne(reconciled(read))),
         ("outbox", running.outbox != read.outbox),
+        ("telemetry", running.otlp != read.otlp),
         ("policy.drain", running.drain != read.drain),
         (
             "policy.upstream_timeout, for requests that are not guarded",

@@ -11,6 +11,7 @@ use tower_service::Service;
 
 use super::error::BoxError;
 use super::{Body, Error, Stage, Upstream};
+use crate::telemetry;
 
 /// Every request to the upstream, once; every failure an [`Outcome`] that says how far the
 /// request got, to be worded by the layer in front.
@@ -41,10 +42,11 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let Self { upstream, patience } = self.clone();
         let operation = request.extensions().get::<Operation>().cloned();
         Box::pin(async move {
+            telemetry::request::pass_on(request.headers_mut());
             let sending = upstream.send(request);
             let answer = if operation.is_some() {
                 sending.await

@@ -1,210 +1,238 @@
 //! Decisions: each is guarded by the state machine, and told in the operation's history.
 
-use axum::body::Bytes;
-use axum::extract::{Path, State};
-use http::header::CONTENT_TYPE;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use axum::extract::State;
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue};
 use semel_core::history::MAX_REASON;
-use semel_core::transition::Fenced;
-use semel_core::{
-    By, Completion, Record, Resolution, Resolve, Response, State as Standing, Status, Verdict,
-};
-use semel_worker::Asked;
-use serde::de::DeserializeOwned;
+use semel_core::{By, Completion, Response, Status, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 
-use super::problem::Problem;
-use super::{Answer, Shared, Whole, find, json};
-
-/// Longest name of an operator, in bytes.
-const MAX_WHO: usize = 64;
+use super::extract::{Count, Id, Sent};
+use super::{Answer, Shared, StatusWord, Whole, json, words};
+use crate::admin::access::Caller;
+use crate::admin::acts::{self, Learned};
+use crate::admin::document::{NotDecided, NotThere, Refused, Unanswered};
+use crate::admin::problem::Problem;
 
 /// What an operator found out.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Decision {
+pub(super) struct Decision {
     verdict: Word,
+    /// What every retry will be given; with `completed`, and only then.
     #[serde(default)]
     response: Option<Written>,
     #[serde(default)]
+    #[schema(required = true, schema_with = words::reason)]
     reason: String,
     #[serde(default)]
+    #[schema(schema_with = words::by)]
     by: Option<String>,
     /// The attempt that the operator looked at; the present one if absent.
     #[serde(default)]
-    attempt: Option<u32>,
+    #[schema(value_type = Option<u32>, maximum = 4_294_967_295_u32)]
+    attempt: Option<Count<u32>>,
 }
 
-#[derive(Clone, Copy, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Copy, Deserialize, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "snake_case")]
-enum Word {
+#[schema(as = Verdict)]
+pub(in crate::admin) enum Word {
     Completed,
     NotExecuted,
 }
 
 /// A response that somebody writes by hand: the body as text, or as JSON.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
-struct Written {
-    status: u16,
+#[schema(as = WrittenResponse)]
+pub(in crate::admin) struct Written {
+    #[schema(value_type = u16, minimum = 200, maximum = 599)]
+    pub(in crate::admin) status: Count<u16>,
+    /// Names and values.
     #[serde(default)]
-    headers: Vec<(String, String)>,
+    #[schema(schema_with = words::headers)]
+    pub(in crate::admin) headers: Vec<(String, String)>,
+    /// As text.
     #[serde(default)]
-    body: Option<String>,
+    pub(in crate::admin) body: Option<String>,
+    /// As JSON.
     #[serde(default)]
-    json: Option<Box<RawValue>>,
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub(in crate::admin) json: Option<Box<RawValue>>,
 }
 
-#[derive(Deserialize)]
+/// Why, where that is optional.
+#[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Reason {
     #[serde(default)]
+    #[schema(schema_with = words::reason_or_none)]
     pub(super) reason: String,
     #[serde(default)]
+    #[schema(schema_with = words::by)]
     pub(super) by: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Decided {
-    id: String,
-    status: &'static str,
+/// Why, where that is required.
+#[derive(Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Erasure {
+    #[serde(default)]
+    #[schema(required = true, schema_with = words::reason)]
+    reason: String,
+    #[serde(default)]
+    #[schema(schema_with = words::by)]
+    by: Option<String>,
 }
 
-#[derive(Serialize)]
-struct Looked {
+#[derive(Serialize, ToSchema)]
+struct Decided {
+    #[schema(format = "uuid")]
     id: String,
-    outcome: &'static str,
+    status: StatusWord,
+}
+
+#[derive(Serialize, ToSchema)]
+struct Looked {
+    #[schema(format = "uuid")]
+    id: String,
+    outcome: Outcome,
+    /// Why it is still unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     code: Option<String>,
 }
 
-pub(super) async fn resolve<S: Whole>(
-    State(api): Shared<S>,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
-) -> Answer {
-    let decision: Decision = read(&headers, &body)?;
-    let by = by(decision.by.as_deref(), &decision.reason)?;
-    let verdict = verdict(decision.verdict, decision.response)?;
-    let record = find(&api.store, &id).await?;
-    let mut fence = record.fence();
-    if let Some(attempt) = decision.attempt {
-        fence.attempt = attempt;
-    }
-    let decided = match verdict {
-        Verdict::Completed(_) => Status::Completed,
-        Verdict::NotExecuted(_) => Status::FailedRetryable,
-        Verdict::StillUnknown(..) => Status::Unknown,
-    };
-    let resolve = Resolve {
-        fence,
-        verdict,
-        by,
-        evidence: None,
-    };
-    match api.store.resolve(resolve).await? {
-        Resolution::Applied => {
-            tracing::info!(id = %record.id, decided = %decided, "an operator decided");
-            Ok(json(&Decided {
-                id: record.id.to_string(),
-                status: decided.as_str(),
-            }))
-        }
-        Resolution::Fenced(fenced) => Err(overtaken(fenced, &record)),
-    }
+/// What came of a look.
+#[derive(Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum Outcome {
+    Completed,
+    NotExecuted,
+    StillUnknown,
 }
 
-pub(super) async fn reconcile<S: Whole>(
+/// Decides what became of an operation that is unknown.
+#[utoipa::path(
+    post,
+    path = "/operations/{id}/resolve",
+    operation_id = "resolve_operation",
+    tag = "decisions",
+    security(("token" = []), ("session" = [], "csrf" = [])),
+    params(("id" = String, Path, description = "The operation's.", format = "uuid")),
+    request_body = Decision,
+    responses(
+        (status = 200, description = "It is decided.", body = Decided),
+        NotDecided,
+        NotThere,
+        Refused,
+        Unanswered,
+    ),
+)]
+pub(super) async fn resolve<S: Whole>(
+    caller: Caller,
     State(api): Shared<S>,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
+    Id(id): Id,
+    Sent(decision): Sent<Decision>,
 ) -> Answer {
-    let asked: Reason = if body.is_empty() {
-        read(&headers, b"{}")?
-    } else {
-        read(&headers, &body)?
-    };
-    let who = who(asked.by.as_deref())?;
+    let by = by(&caller, decision.by.as_deref(), &decision.reason)?;
+    let verdict = verdict(decision.verdict, decision.response)?;
+    let attempt = decision.attempt.map(|Count(attempt)| attempt);
+    let (id, decided) = acts::pass(&api.store, &id, attempt, verdict, by).await?;
+    Ok(json(&Decided {
+        id: id.to_string(),
+        status: decided.into(),
+    }))
+}
+
+/// Asks the provider now.
+#[utoipa::path(
+    post,
+    path = "/operations/{id}/reconcile",
+    operation_id = "reconcile_operation",
+    tag = "decisions",
+    security(("token" = []), ("session" = [], "csrf" = [])),
+    params(("id" = String, Path, description = "The operation's.", format = "uuid")),
+    request_body = Reason,
+    responses(
+        (status = 200, description = "What came of it.", body = Looked),
+        NotDecided,
+        NotThere,
+        Refused,
+        Unanswered,
+    ),
+)]
+pub(super) async fn reconcile<S: Whole>(
+    caller: Caller,
+    State(api): Shared<S>,
+    Id(id): Id,
+    Sent(asked): Sent<Reason>,
+) -> Answer {
+    let who = caller.actor(asked.by.as_deref())?;
+    let reason = reason(&asked.reason)?;
     let by = By {
         who: who.into(),
-        why: (!asked.reason.is_empty()).then(|| asked.reason.into()),
+        why: (!reason.is_empty()).then(|| reason.into()),
     };
-    let record = find(&api.store, &id).await?;
-    let status = record.state.status();
-    if status != Status::Unknown {
-        let detail =
-            format!("only an operation that is unknown is looked for; this one is {status}");
-        return Err(Problem::conflict(status, detail));
-    }
-    let (outcome, code) = match api.reconcilers.ask(&record, by).await? {
-        Asked::Completed => ("completed", None),
-        Asked::Released => ("not_executed", None),
-        Asked::StillUnknown(code) => ("still_unknown", Some(code.to_string())),
-        Asked::Overtaken(fenced) => return Err(overtaken(fenced, &record)),
-        Asked::NoWay => {
-            let detail = "there is no [route.reconcile] for this operation, so nobody can be \
-                          asked; find out elsewhere and resolve it";
-            return Err(Problem::conflict(status, detail));
-        }
+    let (id, learned) = acts::look(&api.store, &api.reconcilers, &id, by).await?;
+    let (outcome, code) = match learned {
+        Learned::Completed => (Outcome::Completed, None),
+        Learned::Released => (Outcome::NotExecuted, None),
+        Learned::StillUnknown(code) => (Outcome::StillUnknown, Some(code.to_string())),
     };
     Ok(json(&Looked {
-        id: record.id.to_string(),
+        id: id.to_string(),
         outcome,
         code,
     }))
 }
 
+/// Removes the stored response, for privacy, and keeps that there was one.
+#[utoipa::path(
+    post,
+    path = "/operations/{id}/erase",
+    operation_id = "erase_operation",
+    tag = "decisions",
+    security(("token" = []), ("session" = [], "csrf" = [])),
+    params(("id" = String, Path, description = "The operation's.", format = "uuid")),
+    request_body = Erasure,
+    responses(
+        (status = 200, description = "It is erased.", body = Decided),
+        NotDecided,
+        NotThere,
+        Refused,
+        Unanswered,
+    ),
+)]
 pub(super) async fn erase<S: Whole>(
+    caller: Caller,
     State(api): Shared<S>,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
+    Id(id): Id,
+    Sent(asked): Sent<Erasure>,
 ) -> Answer {
-    let asked: Reason = read(&headers, &body)?;
-    let by = by(asked.by.as_deref(), &asked.reason)?;
-    let record = find(&api.store, &id).await?;
-    if api.store.erase(record.id, by).await? {
-        tracing::info!(id = %record.id, "an operator erased a response");
-        return Ok(json(&Decided {
-            id: record.id.to_string(),
-            status: Status::Completed.as_str(),
-        }));
-    }
-    let status = record.state.status();
-    let detail =
-        format!("only a completed operation has a response to erase; this one is {status}");
-    Err(Problem::conflict(status, detail))
+    let by = by(&caller, asked.by.as_deref(), &asked.reason)?;
+    let id = acts::wipe(&api.store, &id, by).await?;
+    Ok(json(&Decided {
+        id: id.to_string(),
+        status: Status::Completed.into(),
+    }))
 }
 
-/// A browser on another site can post a form, and not JSON.
-pub(super) fn read<T: DeserializeOwned>(headers: &HeaderMap, body: &[u8]) -> Result<T, Problem> {
-    let kind = headers
-        .get(CONTENT_TYPE)
-        .and_then(|kind| kind.to_str().ok());
-    let kind = kind
-        .and_then(|kind| kind.split(';').next())
-        .unwrap_or_default();
-    if !kind.trim().eq_ignore_ascii_case("application/json") {
-        return Err(Problem::media_type());
-    }
-    serde_json::from_slice(body).map_err(|error| Problem::decision(error.to_string()))
-}
-
-fn by(who_said: Option<&str>, said: &str) -> Result<By, Problem> {
+fn by(caller: &Caller, who_said: Option<&str>, said: &str) -> Result<By, Problem> {
     let reason = reason(said)?;
     if reason.is_empty() {
         return Err(Problem::decision(
             "`reason` is required: it is what the next person reads in the history",
         ));
     }
-    Ok(By::person(who(who_said)?, reason))
+    Ok(By::person(caller.actor(who_said)?, reason))
 }
 
 /// A reason that can be kept, or none.
-pub(super) fn reason(said: &str) -> Result<&str, Problem> {
+pub(in crate::admin) fn reason(said: &str) -> Result<&str, Problem> {
     let reason = said.trim();
     if reason.contains('\0') {
         return Err(Problem::decision("`reason` cannot hold a NUL character"));
@@ -216,19 +244,7 @@ pub(super) fn reason(said: &str) -> Result<&str, Problem> {
     Ok(reason)
 }
 
-pub(super) fn who(said: Option<&str>) -> Result<String, Problem> {
-    match said.map(str::trim) {
-        None | Some("") => Ok("operator".to_owned()),
-        Some(name) if name.len() <= MAX_WHO && !name.chars().any(char::is_control) => {
-            Ok(format!("operator:{name}"))
-        }
-        Some(_) => Err(Problem::decision(format!(
-            "`by` is a name of at most {MAX_WHO} bytes without control characters"
-        ))),
-    }
-}
-
-fn verdict(word: Word, response: Option<Written>) -> Result<Verdict, Problem> {
+pub(in crate::admin) fn verdict(word: Word, response: Option<Written>) -> Result<Verdict, Problem> {
     match (word, response) {
         (Word::Completed, Some(written)) => Ok(Verdict::Completed(Completion {
             response: written.response()?,
@@ -247,7 +263,8 @@ fn verdict(word: Word, response: Option<Written>) -> Result<Verdict, Problem> {
 
 impl Written {
     fn response(self) -> Result<Response, Problem> {
-        if !(200..600).contains(&self.status) {
+        let Count(status) = self.status;
+        if !(200..600).contains(&status) {
             return Err(Problem::decision("`status` is from 200 to 599"));
         }
         let mut lines: Vec<(Box<str>, Bytes)> = Vec::new();
@@ -283,25 +300,10 @@ impl Written {
             (None, None) => Bytes::new(),
         };
         Ok(Response {
-            status: self.status,
+            status,
             headers: lines,
             body: Some(body),
             schema_version: 0,
         })
     }
-}
-
-/// Somebody else was faster, or it was never unknown.
-fn overtaken(fenced: Fenced, record: &Record) -> Problem {
-    let Some((status, attempt)) = fenced.found else {
-        return Problem::not_found();
-    };
-    let detail = match (status, &record.state) {
-        (Status::Unknown, _) => format!(
-            "the decision is about another attempt than the present one ({attempt}); look again"
-        ),
-        (_, Standing::Unknown(_)) => format!("somebody else was faster: it is {status} now"),
-        (_, _) => format!("only an operation that is unknown is decided; this one is {status}"),
-    };
-    Problem::conflict(status, detail)
 }

@@ -12,6 +12,7 @@ use serde::Serialize;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::{Shared, Whole};
+use crate::admin::document::Refused;
 use crate::observed::Transition;
 
 /// How often a quiet stream says that it is alive: proxies end one that is silent for a minute.
@@ -26,8 +27,24 @@ struct Shown {
     at_us: i64,
 }
 
-/// Every transition that this process makes, from now on. A listener that is too slow gets the
-/// event `missed` with the number of those it did not get.
+/// Every transition that this process makes, from now on.
+///
+/// A listener that is too slow gets the event `missed` with the number of those it did not get.
+#[utoipa::path(
+    get,
+    path = "/events",
+    operation_id = "stream_events",
+    tag = "operations",
+    responses(
+        (
+            status = 200,
+            description = "Without an end: `transition` with an object, or `missed` with a number.",
+            body = String,
+            content_type = "text/event-stream",
+        ),
+        Refused,
+    ),
+)]
 pub(super) async fn stream<S: Whole>(State(api): Shared<S>) -> Response {
     let transitions = stream::unfold(api.events.listen(), |mut listening| async move {
         let event = match listening.recv().await {

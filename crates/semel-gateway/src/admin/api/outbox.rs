@@ -2,21 +2,22 @@
 
 use std::sync::Arc;
 
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{DefaultBodyLimit, Path, Query, State};
-use axum::routing::{get, post};
-use http::HeaderMap;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::middleware;
 use semel_core::outbox::{DeadEvent, EventId, MAX_BACKLOG_COUNTED, Outbox};
 use semel_core::{Clock, Timestamp};
 use semel_http::rfc3339 as time;
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
 
 use super::decide::{self, Reason};
-use super::problem::Problem;
+use super::extract::{Asked, Id, Sent};
 use super::view::age_seconds;
-use super::{Answer, MAX_DECISION, PAGE, json};
+use super::{Answer, MAX_DECISION, PAGE, json, words};
+use crate::admin::access::{Caller, operators_only};
+use crate::admin::document::{NotAsked, NotDecided, NotThere, Refused, Unanswered, documented};
+use crate::admin::problem::Problem;
 
 /// What this part of the API needs.
 struct Post<O> {
@@ -27,55 +28,87 @@ struct Post<O> {
 type Shared<O> = State<Arc<Post<O>>>;
 
 /// The paths below `/api/v1/outbox`.
-pub(super) fn router<O: Outbox>(outbox: O, clock: Arc<dyn Clock>) -> Router {
-    Router::new()
-        .route("/outbox", get(list::<O>))
-        .route("/outbox/{id}/retry", post(retry::<O>))
+pub(super) fn router<O: Outbox>(outbox: O, clock: Arc<dyn Clock>) -> OpenApiRouter {
+    let decisions = OpenApiRouter::new()
+        .routes(documented(__path_retry, retry::<O>))
         .layer(DefaultBodyLimit::max(MAX_DECISION))
+        .route_layer(middleware::from_fn(operators_only));
+    OpenApiRouter::new()
+        .routes(documented(__path_list, list::<O>))
+        .merge(decisions)
         .with_state(Arc::new(Post { outbox, clock }))
 }
 
-#[derive(Deserialize)]
+#[derive(Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Filters {
+    /// How many at most, from 1 to 1000; 50 unless it is told.
     #[serde(default)]
+    #[param(schema_with = words::limit_or_none)]
     limit: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = OutboxPage)]
 struct Shown {
     /// Counted up to a bound, which is said where it is reached.
     waiting: u64,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
     waiting_or_more: bool,
+    #[schema(required = true)]
     oldest_age_seconds: Option<f64>,
     dead: u64,
     dead_events: Vec<ShownEvent>,
 }
 
 /// The payload is the application's affair, and not shown.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = DeadEvent)]
 struct ShownEvent {
+    #[schema(format = "uuid")]
     id: String,
     kind: String,
     aggregate: String,
     payload_bytes: usize,
+    #[schema(format = DateTime)]
     written_at: String,
+    #[schema(format = DateTime)]
     dead_at: String,
     reason: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = RevivedEvent)]
 struct Revived {
+    #[schema(format = "uuid")]
     id: String,
-    status: &'static str,
+    status: EventStatus,
 }
 
-async fn list<O: Outbox>(
-    State(api): Shared<O>,
-    filters: Result<Query<Filters>, QueryRejection>,
-) -> Answer {
-    let Query(filters) = filters.map_err(|refused| Problem::query(refused.body_text()))?;
+/// Where an event stands.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+enum EventStatus {
+    Waiting,
+}
+
+/// Events that go out: how many wait, and those that wait for a person.
+#[utoipa::path(
+    get,
+    path = "/outbox",
+    operation_id = "list_outbox",
+    tag = "outbox",
+    params(Filters),
+    responses(
+        (status = 200, description = "Newest first.", body = Shown),
+        NotAsked,
+        Refused,
+        Unanswered,
+    ),
+)]
+async fn list<O: Outbox>(State(api): Shared<O>, Asked(filters): Asked<Filters>) -> Answer {
     let limit = match &*filters.limit {
         "" => PAGE,
         limit => super::limit(limit)?,
@@ -110,19 +143,32 @@ fn shown(dead: &DeadEvent) -> ShownEvent {
     }
 }
 
+/// Publishes an event again that no broker took.
+///
 /// The log is the only place where it is told who said so: an event has no history.
+#[utoipa::path(
+    post,
+    path = "/outbox/{id}/retry",
+    operation_id = "retry_event",
+    tag = "outbox",
+    security(("token" = []), ("session" = [], "csrf" = [])),
+    params(("id" = String, Path, description = "The event's.", format = "uuid")),
+    request_body = Reason,
+    responses(
+        (status = 200, description = "It waits to be published.", body = Revived),
+        NotDecided,
+        NotThere,
+        Refused,
+        Unanswered,
+    ),
+)]
 async fn retry<O: Outbox>(
+    caller: Caller,
     State(api): Shared<O>,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    body: Bytes,
+    Id(id): Id,
+    Sent(asked): Sent<Reason>,
 ) -> Answer {
-    let asked: Reason = if body.is_empty() {
-        decide::read(&headers, b"{}")?
-    } else {
-        decide::read(&headers, &body)?
-    };
-    let by = decide::who(asked.by.as_deref())?;
+    let by = caller.actor(asked.by.as_deref())?;
     let reason = decide::reason(&asked.reason)?;
     let id: EventId = id.parse().map_err(|_| Problem::no_dead_event())?;
     if !api.outbox.revive(id).await? {
@@ -131,6 +177,6 @@ async fn retry<O: Outbox>(
     tracing::info!(event = %id, by, reason, "an operator wants an event published again");
     Ok(json(&Revived {
         id: id.to_string(),
-        status: "waiting",
+        status: EventStatus::Waiting,
     }))
 }

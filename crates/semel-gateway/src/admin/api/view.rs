@@ -5,24 +5,36 @@ use semel_core::store::{Page, Standing, Summary, Tally};
 use semel_core::{Inspect, Record, State, Timestamp};
 use semel_http::rfc3339 as time;
 use serde::Serialize;
+use utoipa::ToSchema;
 
-#[derive(Serialize)]
+use super::StatusWord;
+use crate::admin::hex;
+
+#[derive(Serialize, ToSchema)]
+#[schema(as = Page)]
 pub(super) struct ShownPage {
     operations: Vec<ShownSummary>,
+    #[schema(format = "uuid", required = true)]
     next: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Summary)]
 struct ShownSummary {
+    #[schema(format = "uuid")]
     id: String,
     tenant: String,
     operation: String,
     key: String,
-    status: &'static str,
+    status: StatusWord,
     attempt: u32,
+    #[schema(required = true)]
     last_error: Option<String>,
+    #[schema(format = DateTime, required = true)]
     dead_lettered_at: Option<String>,
+    #[schema(format = DateTime)]
     created_at: String,
+    #[schema(format = DateTime)]
     updated_at: String,
 }
 
@@ -39,7 +51,7 @@ fn summary(found: &Summary) -> ShownSummary {
         tenant: found.identity.tenant().to_owned(),
         operation: found.identity.operation().to_owned(),
         key: found.identity.key().as_str().to_owned(),
-        status: found.status.as_str(),
+        status: found.status.into(),
         attempt: found.fence.attempt,
         last_error: found.last_error.as_ref().map(ToString::to_string),
         dead_lettered_at: found.dead_lettered_at.map(time),
@@ -48,13 +60,17 @@ fn summary(found: &Summary) -> ShownSummary {
     }
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Operation)]
 pub(super) struct ShownOperation {
     #[serde(flatten)]
     summary: ShownSummary,
     fingerprint: String,
+    #[schema(required = true)]
     resource: Option<ShownResource>,
+    #[schema(required = true)]
     resolved_by: Option<String>,
+    #[schema(required = true)]
     recovery_point: Option<String>,
     #[serde(flatten)]
     state: ShownState,
@@ -62,60 +78,81 @@ pub(super) struct ShownOperation {
     /// Whether the history is as it was written; else what is wrong with it.
     history_intact: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     history_problem: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Resource)]
 struct ShownResource {
     r#type: String,
     id: String,
 }
 
-#[derive(Default, Serialize)]
+#[derive(Default, Serialize, ToSchema)]
+#[schema(as = State)]
 struct ShownState {
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     owner: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     locked_until: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     reconcile_after: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     reconcile_attempts: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     completed_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     expires_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     body_expires_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(format = DateTime, nullable = false)]
     purge_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     response: Option<ShownResponse>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = StoredResponse)]
 struct ShownResponse {
     status: u16,
     headers: Vec<(String, String)>,
     /// `null` where it is not stored.
+    #[schema(required = true)]
     body_bytes: Option<usize>,
     /// Only where it was asked for; bytes that are no text are shown as such.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     body: Option<String>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = HistoryEntry)]
 struct ShownEntry {
     seq: u32,
+    #[schema(format = DateTime)]
     at: String,
     attempt: u32,
     what: &'static str,
     actor: String,
+    #[schema(required = true)]
     code: Option<String>,
+    #[schema(required = true)]
     reason: Option<String>,
+    #[schema(required = true)]
     evidence: Option<String>,
     /// Where there was evidence and it was erased.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
     evidence_erased: bool,
     hash: String,
 }
@@ -210,7 +247,8 @@ fn shown_entry<S: Inspect>(store: &S, record: &Record, entry: &Entry) -> ShownEn
     }
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Stats)]
 pub(super) struct ShownStats {
     in_progress: ShownTally,
     unknown: ShownTally,
@@ -218,7 +256,8 @@ pub(super) struct ShownStats {
     operations: Vec<ShownStanding>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Standing)]
 struct ShownStanding {
     operation: String,
     in_progress: ShownTally,
@@ -226,9 +265,11 @@ struct ShownStanding {
     dead_lettered: ShownTally,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
+#[schema(as = Tally)]
 struct ShownTally {
     count: u64,
+    #[schema(required = true)]
     oldest_age_seconds: Option<f64>,
 }
 
@@ -271,13 +312,4 @@ pub(super) fn age_seconds(since: Timestamp, now: Timestamp) -> f64 {
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

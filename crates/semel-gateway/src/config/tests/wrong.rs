@@ -153,6 +153,26 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
         "[admin]\ntoken_file = \"/nowhere\"",
         &[("2:14", "cannot read /nowhere")],
     ),
+    (
+        "[admin]\ntoken_file = \"/nowhere\"\nsecure_cookie = true",
+        &[("2:14", "cannot read /nowhere")],
+    ),
+    (
+        "[admin]\nviewer_token_file = \"/nowhere\"",
+        &[("2:21", "cannot read /nowhere")],
+    ),
+    (
+        "[admin]\nviewer_token = \"x\"",
+        &[("2:1", "did you mean `viewer_token_file`?")],
+    ),
+    (
+        "[admin]\nsecure_cookie = true",
+        &[("2:17", "no cookie without an admin token")],
+    ),
+    (
+        "[admin]\nsecure_cookie = 1",
+        &[("2:17", "`secure_cookie` is true or false")],
+    ),
     // Headers.
     (
         "header = \"Idempotency Key\"",
@@ -428,6 +448,8 @@ fn variables_are_named() {
         ("SEMEL_DIALECT", "strip", "did you mean \"stripe\"?"),
         ("SEMEL_ADMIN_TOKEN", "", "is empty"),
         ("SEMEL_ADMIN_TOKEN", "secret token", "visible ASCII"),
+        ("SEMEL_VIEWER_TOKEN", "", "is empty"),
+        ("SEMEL_VIEWER_TOKEN", "s", "operators have none"),
     ] {
         let mut variables = vec![("SEMEL_UPSTREAM", "http://app")];
         variables.push((variable, value));
