@@ -19,6 +19,7 @@
 
 mod bare;
 mod client;
+mod console;
 mod fingerprint;
 mod growth;
 mod http;
@@ -91,6 +92,8 @@ enum What {
     Postgres(postgres::Settings),
     /// Events from transactions into a broker, beside the broker alone.
     Outbox(outbox::Settings),
+    /// How long an operator waits for the console, with millions of operations stored.
+    Console(console::Settings),
     /// What callers feel while millions of records expire in the embedded store.
     Retention(retention::Settings),
     /// One of the applications that the others measure.
@@ -132,6 +135,7 @@ fn perform(what: What) -> Result<()> {
         What::Memory(settings) => memory::run(&settings),
         What::Postgres(settings) => postgres::run(&settings),
         What::Outbox(settings) => outbox::run(&settings),
+        What::Console(settings) => console::run(&settings),
         What::Retention(settings) => retention::run(&settings),
         What::Serve { application } => serve::run(&application),
     }

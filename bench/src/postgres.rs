@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 
+pub(crate) use growth::filled;
 pub(crate) use hand::service as hand_written;
 pub(crate) use server::{Server, connect};
 pub(crate) use subject::open;

@@ -88,6 +88,20 @@ pub(super) fn fill<'a>(
     Ok(size)
 }
 
+/// A database with that many operations, and nobody connected to it.
+pub(crate) fn filled(server: &Server, rows: u64, age: Duration) -> Result<Database<'_>> {
+    let extent = Extent {
+        time: Duration::ZERO,
+        rounds: 0,
+        connections: 0,
+        rows: [0, rows],
+        counted: 0,
+        fill_through_store: false,
+        only: Vec::new(),
+    };
+    Ok(fill(server, &extent, rows, age)?.database)
+}
+
 impl<C: Contender> Size<'_, C> {
     fn key(&self, number: u64) -> String {
         String::from_utf8_lossy(&self.keys.text(number)).into_owned()
