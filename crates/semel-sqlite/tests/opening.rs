@@ -119,6 +119,7 @@ const BACK_TO_THE_FIRST_STEP: &str = "
     DROP TABLE semel_misuse;
     DROP TABLE semel_callers;
     DROP TABLE semel_census_taken;
+    DROP TABLE semel_census_taker;
     DROP TABLE semel_census;
     DROP TRIGGER semel_operations_gone;
     DROP TABLE semel_history;

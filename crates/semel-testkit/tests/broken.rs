@@ -727,7 +727,7 @@ fn histories_find_what_is_missing() {
         Missing::ResumeBeforeSweep,
     ] {
         let found = std::panic::catch_unwind(|| {
-            semel_testkit::histories::agree(&Without(missing), 512);
+            semel_testkit::histories::agree(&Without(missing), 4096);
         });
         let panic = found.expect_err(&format!("{missing:?}"));
         let text = panic.downcast_ref::<String>().unwrap();
