@@ -186,6 +186,15 @@ pub fn stretch(at: Timestamp) -> Timestamp {
 impl Told {
     /// Adds another's counts.
     pub fn add(&mut self, other: &Self) {
+        let mut sums = self.counts();
+        for (sum, more) in sums.iter_mut().zip(other.counts()) {
+            *sum = sum.saturating_add(more);
+        }
+        *self = sums.into();
+    }
+
+    /// All counts, in the order of the fields: what is stored in as many columns.
+    pub fn counts(&self) -> [u64; 8] {
         let Self {
             created,
             replayed,
@@ -195,24 +204,48 @@ impl Told {
             unknown,
             expired,
             failed,
-        } = other;
-        for (sum, more) in [
-            (&mut self.created, created),
-            (&mut self.replayed, replayed),
-            (&mut self.in_progress, in_progress),
-            (&mut self.misuse, misuse),
-            (&mut self.retried, retried),
-            (&mut self.unknown, unknown),
-            (&mut self.expired, expired),
-            (&mut self.failed, failed),
-        ] {
-            *sum = sum.saturating_add(*more);
-        }
+        } = *self;
+        [
+            created,
+            replayed,
+            in_progress,
+            misuse,
+            retried,
+            unknown,
+            expired,
+            failed,
+        ]
     }
 
     /// Whether nothing was counted.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
+    }
+}
+
+/// From [`Told::counts`].
+impl From<[u64; 8]> for Told {
+    fn from(counts: [u64; 8]) -> Self {
+        let [
+            created,
+            replayed,
+            in_progress,
+            misuse,
+            retried,
+            unknown,
+            expired,
+            failed,
+        ] = counts;
+        Self {
+            created,
+            replayed,
+            in_progress,
+            misuse,
+            retried,
+            unknown,
+            expired,
+            failed,
+        }
     }
 }
 

@@ -27,7 +27,7 @@ const EVERY: Duration = Duration::from_secs(2);
 /// misuses more at once is known by then.
 const MAX_MISUSED: usize = 1000;
 
-/// The counters that are counted, in the order of [`Cells::told`].
+/// The counters that are counted, in the order of [`Told::counts`].
 const COUNTED: [&str; 8] = [
     names::CREATED,
     names::REPLAY,
@@ -198,43 +198,12 @@ pub async fn keep<S: Store + Inspect + Figures>(counts: Counts, store: S, stop: 
 
 impl Cells {
     fn take(&self) -> Told {
-        let [
-            created,
-            replayed,
-            in_progress,
-            misuse,
-            retried,
-            unknown,
-            expired,
-            failed,
-        ] = self
-            .0
-            .each_ref()
-            .map(|cell| cell.swap(0, Ordering::Relaxed));
-        Told {
-            created,
-            replayed,
-            in_progress,
-            misuse,
-            retried,
-            unknown,
-            expired,
-            failed,
-        }
+        let cells = self.0.each_ref();
+        cells.map(|cell| cell.swap(0, Ordering::Relaxed)).into()
     }
 
     fn add(&self, told: &Told) {
-        let counts = [
-            told.created,
-            told.replayed,
-            told.in_progress,
-            told.misuse,
-            told.retried,
-            told.unknown,
-            told.expired,
-            told.failed,
-        ];
-        for (cell, count) in self.0.iter().zip(counts) {
+        for (cell, count) in self.0.iter().zip(told.counts()) {
             cell.fetch_add(count, Ordering::Relaxed);
         }
     }

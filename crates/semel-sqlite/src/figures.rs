@@ -179,25 +179,13 @@ impl Command for Publish {
     }
 }
 
-/// Activity whose time is over goes.
-struct ForgetActivity(Timestamp, usize);
-
-impl Command for ForgetActivity {
-    type Answer = usize;
-
-    fn perform(
-        &self,
-        sql: &mut Statements<'_>,
-        _: Timestamp,
-    ) -> std::result::Result<usize, Failure> {
-        batch(&mut sql.forget_activity, self.1, self.0)
-    }
+/// Figures that nobody looks at any more go.
+enum Forget {
+    Activity(Timestamp, usize),
+    Misuses(Timestamp, usize),
 }
 
-/// Misuses whose time is over go.
-struct ForgetMisuses(Timestamp, usize);
-
-impl Command for ForgetMisuses {
+impl Command for Forget {
     type Answer = usize;
 
     fn perform(
@@ -205,7 +193,11 @@ impl Command for ForgetMisuses {
         sql: &mut Statements<'_>,
         _: Timestamp,
     ) -> std::result::Result<usize, Failure> {
-        batch(&mut sql.forget_misuses, self.1, self.0)
+        let (statement, before, limit) = match self {
+            Self::Activity(before, limit) => (&mut sql.forget_activity, before, limit),
+            Self::Misuses(before, limit) => (&mut sql.forget_misuses, before, limit),
+        };
+        batch(statement, *limit, *before)
     }
 }
 
@@ -292,10 +284,10 @@ impl Figures for Sqlite {
     }
 
     async fn forget_activity(&self, before: Timestamp, limit: usize) -> Result<usize> {
-        self.inner.write(ForgetActivity(before, limit)).await
+        self.inner.write(Forget::Activity(before, limit)).await
     }
 
     async fn forget_misuses(&self, before: Timestamp, limit: usize) -> Result<usize> {
-        self.inner.write(ForgetMisuses(before, limit)).await
+        self.inner.write(Forget::Misuses(before, limit)).await
     }
 }

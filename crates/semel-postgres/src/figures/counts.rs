@@ -30,7 +30,7 @@ impl ActivityColumns {
         for ((at, operation), told) in sums {
             columns.at.push(at.as_micros());
             columns.operations.push(operation);
-            for (column, count) in columns.told.iter_mut().zip(each(&told)) {
+            for (column, count) in columns.told.iter_mut().zip(told.counts()) {
                 column.push(signed(count));
             }
         }
@@ -65,30 +65,6 @@ impl ActivityColumns {
             failed,
         ]
     }
-}
-
-/// In the order of the columns.
-fn each(told: &Told) -> [u64; 8] {
-    let Told {
-        created,
-        replayed,
-        in_progress,
-        misuse,
-        retried,
-        unknown,
-        expired,
-        failed,
-    } = *told;
-    [
-        created,
-        replayed,
-        in_progress,
-        misuse,
-        retried,
-        unknown,
-        expired,
-        failed,
-    ]
 }
 
 /// Misuse, one line for each tenant and command, in that order.
