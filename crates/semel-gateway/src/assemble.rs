@@ -1,11 +1,16 @@
-//! From the configuration to the layer.
+//! From the configuration to the layer, and to what is behind it.
+
+use std::sync::Arc;
+use std::time::Duration;
 
 use semel_core::Store;
 use semel_http::{Layer, Route, route};
 
 use crate::config::{Config, PolicyConfig, RouteConfig};
 use crate::front::STATUS_PATH;
-use crate::tenant;
+use crate::run::Error;
+use crate::upstream::{ConfigError, Upstream, UpstreamConfig};
+use crate::{tenant, trust};
 
 /// The layer that a configuration describes, over this store.
 ///
@@ -73,4 +78,30 @@ fn one(route: Route, configured: &RouteConfig) -> Result<Route, route::Error> {
         route = route.store_header(name.as_str())?;
     }
     Ok(route)
+}
+
+/// A client for the application of a configuration.
+pub(crate) fn upstream(config: &Config) -> Result<Upstream, Error> {
+    let wrong = |source| Error::Upstream {
+        address: config.upstream.to_string(),
+        source,
+    };
+    let uri = config
+        .upstream
+        .to_string()
+        .parse()
+        .map_err(|_| wrong(ConfigError::Host))?;
+    let mut upstream = UpstreamConfig::new(uri);
+    if config.upstream.is_secure() {
+        upstream.tls = Some(Arc::new(trust::client().map_err(Error::Untrusted)?));
+    }
+    // A connection that does not come about must be given up before the execution is: then it
+    // is known that nothing was sent.
+    let shortest = config
+        .routes
+        .iter()
+        .map(|route| route.policy.upstream_timeout)
+        .fold(config.policy.upstream_timeout, Duration::min);
+    upstream.connect_timeout = upstream.connect_timeout.min(shortest / 2);
+    Upstream::new(&upstream).map_err(wrong)
 }

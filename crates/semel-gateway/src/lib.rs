@@ -17,6 +17,7 @@ mod run;
 pub mod server;
 pub mod telemetry;
 pub mod tenant;
+mod trust;
 pub mod upstream;
 pub mod webhooks;
 

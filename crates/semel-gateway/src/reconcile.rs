@@ -19,7 +19,8 @@ use semel_core::history::MAX_EVIDENCE;
 use semel_core::{Code, Completion, Record, Response};
 use semel_worker::{Finding, Found, Reconcile, Reconcilers, Schedule, reconcilers};
 
-use crate::config::{Config, Poll, ReconcileConfig, RouteConfig};
+use crate::config::{Config, Poll, ReconcileConfig, RouteConfig, Upstream};
+use crate::trust;
 use wire::{Answer, Server, Unanswered};
 
 /// What a look may take longer than its request, before the worker gives it up.
@@ -76,11 +77,12 @@ pub fn reconcilers<S>(config: &Config, store: S) -> Result<Reconcilers<S>, Error
         let (Some(operation), Some(rules)) = (&route.operation, &route.reconcile) else {
             continue;
         };
-        let secure = matches!(rules.poll.server(), Some((scheme, _)) if *scheme == Scheme::HTTPS);
+        let (scheme, _) = asked(rules, &config.upstream);
+        let secure = *scheme == Scheme::HTTPS;
         if secure && tls.is_none() {
-            tls = Some(Arc::new(wire::client().map_err(Error::Certificates)?));
+            tls = Some(Arc::new(trust::client().map_err(Error::Certificates)?));
         }
-        let poller = Poller::new(route, rules, config.upstream.authority(), tls.as_ref())?;
+        let poller = Poller::new(route, rules, &config.upstream, tls.as_ref())?;
         longest = longest.max(rules.timeout.saturating_add(SLACK));
         all = all.by_looking(operation.clone(), schedule(rules), poller)?;
         asked_about.push(&**operation);
@@ -112,6 +114,14 @@ fn awaited(config: &Config) -> impl Iterator<Item = &str> {
     names.into_iter()
 }
 
+/// Who is asked: whom the poll names, or else the application.
+fn asked<'a>(rules: &'a ReconcileConfig, upstream: &'a Upstream) -> (&'a Scheme, &'a Authority) {
+    rules
+        .poll
+        .server()
+        .unwrap_or((upstream.scheme(), upstream.authority()))
+}
+
 fn schedule(rules: &ReconcileConfig) -> Schedule {
     Schedule {
         every: rules.every,
@@ -130,10 +140,10 @@ impl Poller {
     pub fn new(
         route: &RouteConfig,
         rules: &ReconcileConfig,
-        upstream: &Authority,
+        upstream: &Upstream,
         tls: Option<&Arc<ClientConfig>>,
     ) -> Result<Self, Error> {
-        let (scheme, authority) = rules.poll.server().unwrap_or((&Scheme::HTTP, upstream));
+        let (scheme, authority) = asked(rules, upstream);
         let tls = tls.filter(|_| *scheme == Scheme::HTTPS);
         if *scheme == Scheme::HTTPS && tls.is_none() {
             let problem = "there is nobody to believe".to_owned();

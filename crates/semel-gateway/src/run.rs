@@ -27,10 +27,10 @@ use crate::config::{CacheUrl, Config, Source, StoreUrl};
 use crate::front::{Current, Front, Own};
 use crate::observed::{Events, Observed};
 use crate::server::{Limits, Tls, TlsError, Workers, bind};
-use crate::upstream::{ConfigError, Forward, Upstream, UpstreamConfig};
+use crate::upstream::{ConfigError, Forward};
 use reload::reload;
 
-use crate::{activity, admin, outbox, reconcile, telemetry, webhooks};
+use crate::{activity, admin, assemble, outbox, reconcile, telemetry, webhooks};
 
 /// How long a stopping process tries to bring its last counts to the store.
 const LAST_COUNTS: Duration = Duration::from_secs(2);
@@ -93,6 +93,9 @@ pub enum Error {
         /// Why not.
         source: ConfigError,
     },
+    /// Nobody's certificate would be believed.
+    #[error("the upstream is at https, and {0}")]
+    Untrusted(String),
     /// The certificate or its key cannot be used.
     #[error("the certificate cannot be used: {0}")]
     Tls(#[from] TlsError),
@@ -311,25 +314,7 @@ fn start<S: Whole>(
         )?),
         None => None,
     };
-    let wrong = |source| Error::Upstream {
-        address: config.upstream.to_string(),
-        source,
-    };
-    let uri = config
-        .upstream
-        .to_string()
-        .parse()
-        .map_err(|_| wrong(ConfigError::Host))?;
-    let mut upstream = UpstreamConfig::new(uri);
-    // A connection that does not come about must be given up before the execution is: then it
-    // is known that nothing was sent.
-    let shortest = config
-        .routes
-        .iter()
-        .map(|route| route.policy.upstream_timeout)
-        .fold(config.policy.upstream_timeout, Duration::min);
-    upstream.connect_timeout = upstream.connect_timeout.min(shortest / 2);
-    let upstream = Upstream::new(&upstream).map_err(wrong)?;
+    let upstream = assemble::upstream(config)?;
 
     let patience = config.policy.upstream_timeout;
     let (current, own) = (Arc::clone(current), Arc::clone(own));

@@ -15,7 +15,9 @@ mod body;
 mod error;
 mod forward;
 mod link;
+mod place;
 mod pool;
+mod stream;
 mod tunnel;
 
 use std::future::Future;
@@ -26,9 +28,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
-use http::uri::Authority;
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body::Body as HttpBody;
+use rustls::ClientConfig;
 use semel_http::Unframed;
 use tower_service::Service;
 
@@ -40,15 +42,19 @@ use crate::hygiene::outbound::{self, Target, Tunnel};
 use body::Outgoing;
 use error::BoxError;
 use link::{Link, Lost};
+use place::Place;
 use pool::Pool;
 
 /// Where the application is, and how to keep connections to it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct UpstreamConfig {
-    /// `http://host:port`, with a path to put in front of every other, if any.
+    /// `http://host:port` or `https://host:port`, with a path to put in front of every other, if
+    /// any.
     pub base: Uri,
-    /// For the name lookup and the connection together.
+    /// Whose certificates are believed. Needed for `https` only.
+    pub tls: Option<Arc<ClientConfig>>,
+    /// For the name lookup, the connection and TLS together.
     pub connect_timeout: Duration,
     /// Connections kept open without a request, per worker.
     pub max_idle: usize,
@@ -69,6 +75,7 @@ impl UpstreamConfig {
     pub fn new(base: Uri) -> Self {
         Self {
             base,
+            tls: None,
             connect_timeout: Self::CONNECT_TIMEOUT,
             max_idle: Self::MAX_IDLE,
             idle_timeout: Self::IDLE_TIMEOUT,
@@ -85,7 +92,7 @@ pub struct Upstream(Arc<Inner>);
 struct Inner {
     target: Target,
     pool: Arc<Pool>,
-    authority: Authority,
+    place: Place,
     config: UpstreamConfig,
 }
 
@@ -93,13 +100,14 @@ impl Upstream {
     /// A client for the application at `config.base`.
     ///
     /// # Errors
-    /// [`ConfigError`] when the base is not an `http://` URI with a host.
+    /// [`ConfigError`] when the base is no `http://` or `https://` URI with a host, or the host
+    /// cannot have a certificate.
     pub fn new(config: &UpstreamConfig) -> Result<Self, ConfigError> {
-        match config.base.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(ConfigError::Https),
+        let secure = match config.base.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
             Some(_) | None => return Err(ConfigError::Scheme),
-        }
+        };
         let authority = config.base.authority().ok_or(ConfigError::Host)?;
         if config.base.query().is_some() {
             return Err(ConfigError::Query);
@@ -108,10 +116,11 @@ impl Upstream {
             prefix: config.base.path().trim_end_matches('/').to_owned(),
             host: HeaderValue::from_str(authority.as_str()).map_err(|_| ConfigError::Host)?,
         };
+        let place = Place::new(authority, secure, config.tls.as_ref())?;
         Ok(Self(Arc::new(Inner {
             target,
-            pool: Arc::new(Pool::new(authority, config)),
-            authority: authority.clone(),
+            pool: Arc::new(Pool::new(place.clone(), config)),
+            place,
             config: config.clone(),
         })))
     }
@@ -120,14 +129,14 @@ impl Upstream {
     pub fn apart(&self) -> Self {
         let Inner {
             target,
-            authority,
+            place,
             config,
             ..
         } = &*self.0;
         Self(Arc::new(Inner {
             target: target.clone(),
-            pool: Arc::new(Pool::new(authority, config)),
-            authority: authority.clone(),
+            pool: Arc::new(Pool::new(place.clone(), config)),
+            place: place.clone(),
             config: config.clone(),
         }))
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use http::Uri;
-use http::uri::Authority;
+use http::uri::{Authority, Scheme};
 
 /// The address of a listener. Port 0 is any free one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,24 +48,39 @@ impl fmt::Display for Listen {
     }
 }
 
-/// The application behind the gateway: `http://host:port`, without a path.
+/// The application behind the gateway: `http://host:port` or `https://host:port`, without a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Upstream(Authority);
+pub struct Upstream {
+    scheme: Scheme,
+    authority: Authority,
+}
 
 impl Upstream {
+    /// `http` or `https`.
+    pub fn scheme(&self) -> &Scheme {
+        &self.scheme
+    }
+
     /// Host and port, as they were written.
     pub fn authority(&self) -> &Authority {
-        &self.0
+        &self.authority
+    }
+
+    /// Whether it is spoken to by TLS.
+    pub fn is_secure(&self) -> bool {
+        self.scheme == Scheme::HTTPS
     }
 
     /// To connect to; an IPv6 address is without its brackets.
     pub fn host(&self) -> &str {
-        self.0.host().trim_start_matches('[').trim_end_matches(']')
+        let host = self.authority.host();
+        host.trim_start_matches('[').trim_end_matches(']')
     }
 
     /// To connect to.
     pub fn port(&self) -> u16 {
-        self.0.port_u16().unwrap_or(80)
+        let default = if self.is_secure() { 443 } else { 80 };
+        self.authority.port_u16().unwrap_or(default)
     }
 }
 
@@ -81,12 +96,11 @@ impl FromStr for Upstream {
             return Err(refused("it has a fragment"));
         }
         let uri: Uri = text.parse().map_err(|_| refused("it is no URL"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            Some("https") => return Err(refused("https is not in this version yet")),
-            Some(_) => return Err(refused("the scheme is not http")),
+        let scheme = match uri.scheme() {
+            Some(scheme) if *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS => scheme.clone(),
+            Some(_) => return Err(refused("the scheme is neither http nor https")),
             None => return Err(refused("it has no scheme")),
-        }
+        };
         let authority = uri.authority().ok_or_else(|| refused("it has no host"))?;
         if authority.as_str().contains('@') {
             return Err(refused("it has a user name, which would not be sent"));
@@ -103,13 +117,16 @@ impl FromStr for Upstream {
                 "a request keeps its own path, so leave out the path here",
             ));
         }
-        Ok(Self(authority.clone()))
+        Ok(Self {
+            scheme,
+            authority: authority.clone(),
+        })
     }
 }
 
 impl fmt::Display for Upstream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}", self.0)
+        write!(f, "{}://{}", self.scheme, self.authority)
     }
 }
 
@@ -244,6 +261,8 @@ mod tests {
             ("http://app", "app", 80),
             ("http://[::1]:3000", "::1", 3000),
             ("http://[::1]", "::1", 80),
+            ("https://app", "app", 443),
+            ("HTTPS://app:8443/", "app", 8443),
         ] {
             let upstream: Upstream = text.parse().unwrap();
             assert_eq!((upstream.host(), upstream.port()), (host, port));
@@ -253,7 +272,6 @@ mod tests {
             "app",
             "app:3000",
             "/path",
-            "https://app",
             "ftp://app",
             "http://",
             "http://:80",

@@ -51,7 +51,7 @@ fn poller(text: &str, upstream: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> 
     let config = configured(text, upstream);
     let route = &config.routes[0];
     let rules = route.reconcile.as_ref().unwrap();
-    Poller::new(route, rules, config.upstream.authority(), tls).unwrap()
+    Poller::new(route, rules, &config.upstream, tls).unwrap()
 }
 
 fn operation_of(tenant: &str, key: &str) -> Record {
@@ -390,7 +390,7 @@ async fn secure(name: &str) -> (SocketAddr, Arc<ClientConfig>, JoinHandle<Option
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
         Some(exchange(stream, answer, false).await)
     });
-    (address, Arc::new(wire::believing(roots).unwrap()), served)
+    (address, Arc::new(trust::believing(roots).unwrap()), served)
 }
 
 #[tokio::test]

@@ -13,9 +13,8 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper::rt::{Read, Write};
 use hyper_util::rt::TokioIo;
-use rustls::crypto::aws_lc_rs;
+use rustls::ClientConfig;
 use rustls::pki_types::{InvalidDnsNameError, ServerName};
-use rustls::{ClientConfig, RootCertStore};
 use semel_core::Code;
 use semel_core::history::MAX_EVIDENCE;
 use tokio::net::TcpStream;
@@ -68,29 +67,6 @@ impl Unanswered {
             Self::TooLarge => "poll_too_large",
         })
     }
-}
-
-/// Believes those whom this machine believes.
-pub(super) fn client() -> Result<ClientConfig, String> {
-    let mut roots = RootCertStore::empty();
-    let (added, _) =
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if added == 0 {
-        return Err("this machine believes no certificate; install its root certificates".into());
-    }
-    believing(roots).map_err(|error| error.to_string())
-}
-
-/// Believes these.
-pub(super) fn believing(roots: RootCertStore) -> Result<ClientConfig, rustls::Error> {
-    // Named, not taken from the process: that may have none, or another.
-    let provider = Arc::new(aws_lc_rs::default_provider());
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(config)
 }
 
 impl Server {

@@ -57,13 +57,11 @@ impl std::error::Error for Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// TLS towards the upstream is not there yet.
-    #[error(
-        "https:// upstreams are not supported yet; put the gateway on the same host or network and use http://"
-    )]
-    Https,
+    /// TLS without anybody to believe.
+    #[error("an https:// upstream needs certificates to believe")]
+    Untrusting,
     /// Neither `http` nor `https`.
-    #[error("the upstream must begin with http://")]
+    #[error("the upstream must begin with http:// or https://")]
     Scheme,
     /// Nobody to connect to.
     #[error("the upstream names no valid host")]

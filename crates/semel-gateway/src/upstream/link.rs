@@ -1,11 +1,8 @@
-//! One connection to the upstream, with a count of what was written to it.
+//! One connection to the upstream.
 
 use std::future::{Future, poll_fn};
-use std::io;
-use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -13,20 +10,20 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 
 use super::body::Outgoing;
 use super::error::{Error, Stage};
+use super::stream::{Meter, Stream};
 
 /// A connection, used for one exchange at a time.
 #[derive(Debug)]
 pub(super) struct Link {
     sender: http1::SendRequest<Outgoing>,
     /// `None` once it ended without an answer.
-    connection: Option<http1::Connection<TokioIo<Counted>, Outgoing>>,
+    connection: Option<http1::Connection<TokioIo<Stream>, Outgoing>>,
     meter: Arc<Meter>,
+    /// Whether the next read asks the kernel whether the upstream is still there.
+    probes: bool,
     closed: bool,
 }
 
@@ -39,17 +36,19 @@ pub(super) struct Lost {
 }
 
 impl Link {
-    pub(super) async fn open(stream: TcpStream) -> hyper::Result<Self> {
-        let meter = Arc::new(Meter::default());
-        let io = TokioIo::new(Counted {
-            stream,
-            meter: Arc::clone(&meter),
-        });
-        let (sender, connection) = http1::Builder::new().handshake(io).await?;
+    pub(super) async fn open(stream: Stream) -> hyper::Result<Self> {
+        let meter = Arc::clone(stream.meter());
+        // Behind a TLS handshake come tickets that nobody asked for. On a connection this young
+        // they are no sign that it is being closed.
+        let probes = !stream.is_secure();
+        let (sender, connection) = http1::Builder::new()
+            .handshake(TokioIo::new(stream))
+            .await?;
         Ok(Self {
             sender,
             connection: Some(connection),
             meter,
+            probes,
             closed: false,
         })
     }
@@ -59,8 +58,11 @@ impl Link {
         &mut self,
         request: Request<Outgoing>,
     ) -> Result<Response<Incoming>, Lost> {
-        let before = self.meter.written.load(Relaxed);
-        self.meter.probe.store(true, Relaxed);
+        let before = self.meter.written();
+        if self.probes {
+            self.meter.probe_next_read();
+        }
+        self.probes = true;
         let mut answer = pin!(self.sender.try_send_request(request));
         let (connection, closed) = (&mut self.connection, &mut self.closed);
         let answered = poll_fn(|cx| {
@@ -79,7 +81,7 @@ impl Link {
         .await;
         answered.map_err(|mut failed| {
             let request = failed.take_message().map(Box::new);
-            let stage = if self.meter.written.load(Relaxed) == before {
+            let stage = if self.meter.written() == before {
                 Stage::NothingSent
             } else {
                 Stage::Sent
@@ -114,9 +116,9 @@ impl Link {
 
     /// The socket, and what was read from it beyond the answer's head. `None` if the connection
     /// ended without an answer.
-    pub(super) fn into_raw(self) -> Option<(TcpStream, Bytes)> {
+    pub(super) fn into_raw(self) -> Option<(Stream, Bytes)> {
         let parts = self.connection?.into_parts();
-        Some((parts.io.into_inner().stream, parts.read_buf))
+        Some((parts.io.into_inner(), parts.read_buf))
     }
 }
 
@@ -128,88 +130,5 @@ pub(super) fn quiet<'a>(cx: &Context<'a>) -> Context<'a> {
         Context::from_waker(Waker::noop())
     } else {
         Context::from_waker(cx.waker())
-    }
-}
-
-#[derive(Debug, Default)]
-struct Meter {
-    /// Bytes the kernel took, over the connection's life.
-    written: AtomicU64,
-    /// The next read asks the kernel, whatever the runtime believes.
-    probe: AtomicBool,
-}
-
-/// A socket that counts.
-#[derive(Debug)]
-struct Counted {
-    stream: TcpStream,
-    meter: Arc<Meter>,
-}
-
-impl Counted {
-    fn count(&self, written: &Poll<io::Result<usize>>) {
-        if let Poll::Ready(Ok(count)) = written {
-            self.meter.written.fetch_add(*count as u64, Relaxed);
-        }
-    }
-
-    /// Whether the upstream has closed or said something unasked. The runtime learns of it only
-    /// at its next look at the poller; a request sent until then is a request whose outcome
-    /// nobody knows. One system call buys that back.
-    fn is_stale(&self) -> bool {
-        let mut byte = [MaybeUninit::uninit()];
-        match SockRef::from(&self.stream).peek(&mut byte) {
-            Ok(_) => true,
-            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
-        }
-    }
-}
-
-impl AsyncRead for Counted {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        // hyper reads before it writes, so this comes before the request's first byte. Nothing
-        // read is the end of the stream, and hyper gives the request back.
-        if self.meter.probe.swap(false, Relaxed) && self.is_stale() {
-            return Poll::Ready(Ok(()));
-        }
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for Counted {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.count(&written);
-        written
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.count(&written);
-        written
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

@@ -1,20 +1,14 @@
 //! Idle connections, the last used first.
 
-use std::io;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use http::uri::Authority;
-use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::UpstreamConfig;
 use super::error::Error;
 use super::link::Link;
-
-/// The port of `http://` without one.
-const HTTP_PORT: u16 = 80;
+use super::place::Place;
 
 #[derive(Debug)]
 pub(super) struct Pool {
@@ -23,13 +17,6 @@ pub(super) struct Pool {
     max_idle: usize,
     idle_timeout: Duration,
     shelf: Mutex<Shelf>,
-}
-
-#[derive(Debug)]
-enum Place {
-    /// Known without a lookup, which would take a thread.
-    Address(SocketAddr),
-    Name(String, u16),
 }
 
 #[derive(Debug, Default)]
@@ -41,16 +28,7 @@ struct Shelf {
 }
 
 impl Pool {
-    pub(super) fn new(authority: &Authority, config: &UpstreamConfig) -> Self {
-        let port = authority.port_u16().unwrap_or(HTTP_PORT);
-        let host = authority
-            .host()
-            .trim_start_matches('[')
-            .trim_end_matches(']');
-        let place = match host.parse::<IpAddr>() {
-            Ok(ip) => Place::Address(SocketAddr::new(ip, port)),
-            Err(_) => Place::Name(host.to_owned(), port),
-        };
+    pub(super) fn new(place: Place, config: &UpstreamConfig) -> Self {
         Self {
             place,
             connect_timeout: config.connect_timeout,
@@ -90,15 +68,7 @@ impl Pool {
 
     /// Opens a connection.
     pub(super) async fn connect(&self) -> Result<Box<Link>, Error> {
-        let connecting = async {
-            let stream = match &self.place {
-                Place::Address(address) => TcpStream::connect(address).await?,
-                Place::Name(host, port) => TcpStream::connect((host.as_str(), *port)).await?,
-            };
-            stream.set_nodelay(true)?;
-            Ok::<_, io::Error>(stream)
-        };
-        let stream = timeout(self.connect_timeout, connecting)
+        let stream = timeout(self.connect_timeout, self.place.connect())
             .await
             .map_err(Error::nothing_sent)?
             .map_err(Error::nothing_sent)?;

@@ -10,7 +10,7 @@ use semel_gateway::server::{self, Drained, Limits, Tls};
 use std::time::Duration;
 
 use semel_gateway::upstream::{Forward, Upstream, UpstreamConfig};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -97,7 +97,7 @@ pub async fn fixed(answer: &'static str) -> Fixed {
 pub const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// One head, and the body if its length is given or it is chunked. `None` at the end.
-pub async fn read_request(stream: &mut TcpStream) -> Option<String> {
+pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<String> {
     let mut bytes = Vec::new();
     let head = loop {
         if let Some(at) = bytes.windows(4).position(|w| w == b"\r\n\r\n") {

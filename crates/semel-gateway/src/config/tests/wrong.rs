@@ -132,8 +132,8 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
         &[("1:10", "no address to listen on")],
     ),
     (
-        "upstream = \"https://a\"",
-        &[("1:12", "https is not in this version yet")],
+        "upstream = \"ftp://a\"",
+        &[("1:12", "the scheme is neither http nor https")],
     ),
     ("store = \"postgres:\"", &[("1:9", "names no database")]),
     (
