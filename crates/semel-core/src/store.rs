@@ -137,7 +137,9 @@ pub trait Store: Send + Sync + 'static {
     /// [`transition::advance`](crate::transition::advance).
     ///
     /// # Errors
-    /// After [`Error::Ambiguous`] the same call is made again until it is known.
+    /// After [`Error::Ambiguous`] the same call is made again until it is known. Even then the
+    /// first may land later, and take the point back to itself: until another attempt has the
+    /// fence, nothing is done that the point must not forget.
     fn advance(
         &self,
         fence: Fence,

@@ -28,6 +28,10 @@ pub(crate) use stopped::Suspended;
 
 /// An operation of several phases: see [`Operation::begin`].
 #[derive(Debug)]
+#[allow(
+    clippy::struct_excessive_bools,
+    reason = "each is a fact of its own, and none excludes another"
+)]
 pub struct Phases {
     operation: Operation,
     ground: Arc<Ground>,
@@ -40,6 +44,9 @@ pub struct Phases {
     foreign: bool,
     /// Whether this attempt has gone beyond what those before it may have done.
     beyond: bool,
+    /// Whether a write of this attempt went unanswered. It may still land, and takes the journal
+    /// back to what it was then, until another attempt's fence keeps it out.
+    haunted: bool,
 }
 
 impl Operation {
@@ -91,6 +98,7 @@ impl Operation {
             written,
             foreign: false,
             beyond: false,
+            haunted: false,
         };
         Ok((phases, request))
     }
@@ -169,6 +177,16 @@ impl Phases {
     #[cfg(feature = "axum")]
     pub(crate) fn into_operation(self) -> Operation {
         self.operation
+    }
+
+    /// Whether this attempt may do what the journal must not forget: a write of its own that is
+    /// still on its way could make it. Another attempt's fence keeps such a write out.
+    fn check_unhaunted(&self, name: &'static str) -> Result<(), Stopped> {
+        if self.haunted {
+            let why = "an earlier write went unanswered, and the next attempt has to go on";
+            return Err(self.back_out(name, "postponed", why));
+        }
+        Ok(())
     }
 
     /// A phase in this database that did not happen.

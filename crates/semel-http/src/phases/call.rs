@@ -60,6 +60,9 @@ impl Phases {
             return Ok(found);
         }
         let must_not_repeat = downstream == Downstream::NotIdempotent;
+        if must_not_repeat {
+            self.check_unhaunted(name)?;
+        }
         if must_not_repeat || !self.written {
             let may_be_made = must_not_repeat && self.may_be_made(name);
             // Before the call, so that whoever completes this knows what was asked. Also where it
@@ -172,6 +175,7 @@ impl Phases {
                     return Err(Stopped::unknown("fenced_in_phase"));
                 }
                 Err(error) => {
+                    self.haunted |= error.may_have_written();
                     tracing::warn!(%id, phase = name, %error, "a phase is not recorded yet; trying again");
                 }
             }

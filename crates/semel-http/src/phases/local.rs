@@ -39,6 +39,7 @@ impl Phases {
         if let Some(found) = self.recall(name)? {
             return Ok(found);
         }
+        self.check_unhaunted(name)?;
         let local: Local<T> = match work.await {
             Ok(local) => local.into(),
             Err(error) => return Err(self.back_out(name, "failed", error)),

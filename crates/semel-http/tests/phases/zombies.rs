@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use http::StatusCode;
 use semel_core::Status;
+use semel_http::Downstream;
 use semel_testkit::faulty::{Fault, Gate, Verb};
 
-use super::world::{LEASE, World, runtime};
+use super::world::{LEASE, Story, World, runtime};
 
 #[test]
 fn an_owner_that_wakes_up_too_late_changes_nothing() {
@@ -80,4 +81,44 @@ fn a_resumed_grant_that_comes_too_late_is_proof_of_nothing() {
     world.lease_over();
     assert_eq!(world.process().complete(), 1);
     world.is_paid_once("completed");
+}
+
+/// A statement held in a connection that was given up: written again at once, and performed when
+/// the process has gone on and died.
+#[test]
+fn a_write_that_lands_late_takes_back_nothing_that_was_done() {
+    for downstream in [Downstream::Idempotent, Downstream::NotIdempotent] {
+        // The first step is before the first write; the last are never come to.
+        for at in 2..=12 {
+            let case = format!("{downstream:?}, step {at}");
+            let world = World::new();
+            let gate = Gate::closed();
+            world
+                .store
+                .next(Verb::Advance, Fault::LandLate(gate.clone()));
+            let life = || {
+                let process = world.process().with(downstream);
+                process.telling(Story::CallFirst)
+            };
+            let process = life().crashing(at);
+            let layer = process.layer();
+            runtime().block_on(async {
+                tokio::select! {
+                    _ = process.request(&layer) => {}
+                    () = process.stopped() => {}
+                }
+                gate.open();
+                gate.landed().await;
+            });
+            world.lease_over();
+            let _ = life().send();
+            match downstream {
+                Downstream::Idempotent => world.is_paid_once(&case),
+                Downstream::NotIdempotent => {
+                    assert!(world.charges() <= 1, "{case}");
+                    assert!(world.rows().len() <= 2, "{case}: {:?}", world.rows());
+                }
+            }
+        }
+    }
 }
