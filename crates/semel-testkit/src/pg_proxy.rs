@@ -24,6 +24,7 @@ mod wire;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -95,6 +96,8 @@ struct Shared {
 struct Valve {
     frozen: bool,
     refusing: bool,
+    /// How long every message is kept.
+    delay: Duration,
     /// Counts how often all connections were cut.
     cuts: usize,
     /// Connections so far.
@@ -133,7 +136,8 @@ impl When {
 
     /// As [`answered`](When::answered), by the tag with which the server says what it did:
     /// `INSERT 0 1`, `UPDATE 1`, `SELECT 5`. It has to begin with `tag`; the zero byte that ends
-    /// it belongs to it, so that `UPDATE 1` may be told from `UPDATE 10`.
+    /// it belongs to it, so that `UPDATE 1` may be told from `UPDATE 10`. Only where that is
+    /// committed: what is done within a transaction that is still open is no moment.
     pub fn completed(tag: impl Into<String>) -> Self {
         Self::at(Point::Completed(tag.into()))
     }
@@ -226,6 +230,7 @@ impl Proxy {
         self.shared.valve.send_modify(|valve| {
             valve.frozen = false;
             valve.refusing = false;
+            valve.delay = Duration::ZERO;
         });
     }
 
@@ -233,6 +238,12 @@ impl Proxy {
     /// what a network that swallows everything looks like.
     pub fn freeze(&self) {
         self.shared.valve.send_modify(|valve| valve.frozen = true);
+    }
+
+    /// Keeps every message that long before it is forwarded, until [`heal`](Proxy::heal): this is
+    /// what a server that is far away, or busy, looks like.
+    pub fn delay(&self, delay: Duration) {
+        self.shared.valve.send_modify(|valve| valve.delay = delay);
     }
 
     /// Closes every new connection at once, until [`heal`](Proxy::heal).
@@ -295,10 +306,15 @@ impl Shared {
         Some(action)
     }
 
-    /// Stands here while everything is frozen.
+    /// Stands here while everything is frozen, and as long as everything is delayed.
     async fn thawed(&self) {
         // The sender lives as long as this, so waiting cannot fail.
         drop(self.valve.subscribe().wait_for(|valve| !valve.frozen).await);
+        let delay = self.valve.borrow().delay;
+        if !delay.is_zero() {
+            // sleeps because a message that takes its time is what is asked for.
+            tokio::time::sleep(delay).await;
+        }
     }
 }
 

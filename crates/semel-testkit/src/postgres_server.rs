@@ -29,6 +29,8 @@ const PATIENCE: &str = "60";
 /// Between choosing a free port and the server's taking it another process may take it.
 const START_ATTEMPTS: usize = 3;
 
+const PORTS: std::ops::Range<u16> = 20_000..32_000;
+
 /// A server with PostgreSQL's own settings but for place and port: with `fsync` off a crash
 /// would prove nothing. Dropped, it is stopped and removed.
 #[derive(Debug)]
@@ -228,7 +230,11 @@ fn numeric_id(which: &str, user: Option<&str>) -> Option<u32> {
     String::from_utf8(output.stdout).ok()?.trim().parse().ok()
 }
 
+/// Below those that the system gives to outgoing connections: while the server is down after a
+/// crash, one of them could take its port, and it could not start again.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    let begin = std::process::id() % u32::from(PORTS.end - PORTS.start);
+    let ports = PORTS.clone().chain(PORTS).skip(begin as usize);
+    let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    ports.into_iter().find(free).unwrap()
 }

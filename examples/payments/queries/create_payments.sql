@@ -3,8 +3,9 @@
 CREATE TABLE IF NOT EXISTS payments (
     id                 TEXT    NOT NULL PRIMARY KEY,
     operation_id       TEXT    UNIQUE,
-    -- The provider's idempotency key: the only name under which the truth can be asked for.
-    downstream_key     TEXT    NOT NULL,
+    -- The provider's idempotency key, by which the truth is asked for. NULL where it is given
+    -- none: then the operation is the only name.
+    downstream_key     TEXT,
     -- In minor units.
     amount             INTEGER NOT NULL CHECK (amount > 0),
     currency           TEXT    NOT NULL CHECK (length(currency) = 3),

@@ -3,6 +3,7 @@
 //! | call | does |
 //! |---|---|
 //! | `POST /payments` | 201 with the payment, 402 where it was declined, 503 where the provider was not reached, 504 where nobody knows |
+//! | `POST /unkeyed/payments` | the same, with no key for the provider and no look at what was charged before: a second execution is a second charge, and the ledger shows it. Served only where it is asked for |
 //! | `GET /payments/{id}` | the payment as the service knows it |
 //! | `GET /payments/by-operation/{operation_id}` | the truth about an operation, asked from the provider if need be: 200, 402 where it was declined, 404, or 202 while it is undecided |
 //! | `GET /summary` | how many payments there are, and how often the handler began on one |
@@ -55,6 +56,8 @@ pub struct Config {
     /// payment with a new key for the provider, as in a service that was never told of a
     /// gateway: then a second execution is a second charge, and the ledger shows it.
     pub heeds_gateway: bool,
+    /// Whether `POST /unkeyed/payments` is served.
+    pub unkeyed: bool,
 }
 
 impl Config {
@@ -65,6 +68,7 @@ impl Config {
             database: None,
             provider_timeout: PROVIDER_TIMEOUT,
             heeds_gateway: true,
+            unkeyed: false,
         }
     }
 }
@@ -94,12 +98,16 @@ pub async fn serve(
         heeds_gateway: config.heeds_gateway,
         running: running.clone(),
     });
-    serve::serve(listener, router(service), running, shutdown).await;
+    serve::serve(listener, router(service, config.unkeyed), running, shutdown).await;
     Ok(())
 }
 
-fn router(service: Arc<Service>) -> Router {
-    Router::new()
+fn router(service: Arc<Service>, unkeyed: bool) -> Router {
+    let mut router = Router::new();
+    if unkeyed {
+        router = router.route("/unkeyed/payments", post(payments::create_unkeyed));
+    }
+    router
         .route("/payments", post(payments::create))
         .route("/payments/{id}", get(payments::find))
         .route(

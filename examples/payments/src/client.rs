@@ -83,7 +83,7 @@ impl Provider {
     pub(crate) async fn charge(
         &self,
         request: &ChargeRequest,
-        key: &str,
+        key: Option<&str>,
         fault: Option<&str>,
     ) -> Called<Charge> {
         let mut call = self.client.post(self.charges.clone());
@@ -95,13 +95,13 @@ impl Provider {
 
     /// Asks for a refund, once.
     pub(crate) async fn refund(&self, request: &RefundRequest, key: &str) -> Called<Refund> {
-        ask(self.client.post(self.refunds.clone()), request, key).await
+        ask(self.client.post(self.refunds.clone()), request, Some(key)).await
     }
 
-    /// Asks what became of a key.
-    pub(crate) async fn truth(&self, key: &str) -> Truth {
+    /// Asks what became of a charge, by one of its names: `idempotency_key` or `operation_id`.
+    pub(crate) async fn truth(&self, name: &str, value: &str) -> Truth {
         let mut url = self.charges.clone();
-        url.query_pairs_mut().append_pair("idempotency_key", key);
+        url.query_pairs_mut().append_pair(name, value);
         match send(self.client.get(url)).await {
             Ok((StatusCode::OK, body)) => decided(&body).map_or(Truth::Undecided, Truth::Decided),
             Ok((StatusCode::NOT_FOUND, _)) => Truth::Nothing,
@@ -117,16 +117,16 @@ impl Provider {
 async fn ask<T: DeserializeOwned>(
     call: RequestBuilder,
     request: &impl Serialize,
-    key: &str,
+    key: Option<&str>,
 ) -> Called<T> {
     let body = match serde_json::to_vec(request) {
         Ok(body) => body,
         Err(error) => return Called::NotSent(error.to_string()),
     };
-    let call = call
-        .header("idempotency-key", key)
-        .header(CONTENT_TYPE, "application/json")
-        .body(body);
+    let mut call = call.header(CONTENT_TYPE, "application/json").body(body);
+    if let Some(key) = key {
+        call = call.header("idempotency-key", key);
+    }
     match send(call).await {
         Ok((StatusCode::CREATED | StatusCode::OK | StatusCode::PAYMENT_REQUIRED, body)) => {
             decided(&body).map_or_else(

@@ -40,6 +40,9 @@ enum Command {
         /// Take no notice of a gateway's headers: a second execution is a second charge
         #[arg(long)]
         ignore_gateway: bool,
+        /// Also serve `POST /unkeyed/payments`, which gives the provider no key
+        #[arg(long)]
+        unkeyed: bool,
     },
     /// The same business, told with the library
     Shop {
@@ -111,11 +114,13 @@ async fn run(command: Command) -> anyhow::Result<()> {
             database,
             provider_timeout_ms,
             ignore_gateway,
+            unkeyed,
         } => {
             let mut config = app::Config::new(provider);
             config.database = database;
             config.provider_timeout = Duration::from_millis(provider_timeout_ms);
             config.heeds_gateway = !ignore_gateway;
+            config.unkeyed = unkeyed;
             let listener = bind("app", listen).await?;
             app::serve(listener, config, shutdown).await?;
         }

@@ -3,9 +3,10 @@
 //! | call | does |
 //! |---|---|
 //! | `POST /charges` | makes a charge; with `Idempotency-Key` at most one per key |
-//! | `GET /charges/{id}`, `GET /charges?idempotency_key=` | the truth: 200, 404, or 202 while a request with that key is under way |
+//! | `GET /charges/{id}`, `GET /charges?idempotency_key=`, `GET /charges?operation_id=` | the truth: 200, 404, or 202 while such a request is under way; the operation is that of the metadata, for charges without a key |
 //! | `POST /refunds`, `GET /refunds` | pays back some of a charge, at most one refund per key; all refunds |
 //! | `GET /ledger`, `GET /ledger/summary` | every charge ever made; what was made more than once |
+//! | `GET /ledger/count?reference=` | how often money moved for one thing, as a number |
 //! | `GET /pending` | how many charges are under way |
 //! | `GET /webhooks/summary` | what became of the events that it sends ([`Webhooks`]) |
 //! | `PUT /faults`, `GET /faults` | how it breaks from now on ([`Faults`]) |
@@ -24,11 +25,12 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::{DefaultBodyLimit, Query, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use bytes::Bytes;
+use serde::Deserialize;
 use tokio::net::TcpListener;
 
 use crate::Error;
@@ -100,12 +102,13 @@ pub async fn serve(
 
 fn router(desk: Arc<Desk>) -> Router {
     Router::new()
-        .route("/charges", post(charges::create).get(charges::find_by_key))
+        .route("/charges", post(charges::create).get(charges::find_by_name))
         .route("/charges/{id}", get(charges::find))
         .route("/refunds", post(refunds::create).get(refunds::list))
         .route("/pending", get(pending))
         .route("/ledger", get(entries))
         .route("/ledger/summary", get(summary))
+        .route("/ledger/count", get(count))
         .route("/webhooks/summary", get(deliveries))
         .route("/faults", put(put_faults).get(show_faults))
         .route("/healthz", get(|| async { StatusCode::NO_CONTENT }))
@@ -123,6 +126,23 @@ async fn pending(State(desk): State<Arc<Desk>>) -> Json<usize> {
 
 async fn summary(State(desk): State<Arc<Desk>>) -> Json<Summary> {
     Json(desk.ledger().summary())
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ByReference {
+    reference: String,
+}
+
+/// What `semel check --count-url` asks.
+async fn count(
+    State(desk): State<Arc<Desk>>,
+    Query(ByReference { reference }): Query<ByReference>,
+) -> Json<usize> {
+    let moved = |charge: &&Charge| {
+        charge.reference == reference && charge.status == ChargeStatus::Succeeded
+    };
+    Json(desk.ledger().entries().iter().filter(moved).count())
 }
 
 async fn deliveries(State(desk): State<Arc<Desk>>) -> Json<Deliveries> {

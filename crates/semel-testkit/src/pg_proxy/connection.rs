@@ -127,6 +127,7 @@ struct Answer {
     kept_back: Vec<u8>,
     tags: Vec<String>,
     failed: bool,
+    committed: bool,
     /// The server waits for the client, in the middle of an answer.
     wants_data: bool,
 }
@@ -139,6 +140,8 @@ impl Answer {
             b'C' => self.tags.push(message.text() + "\0"),
             // ErrorResponse
             b'E' => self.failed = true,
+            // ReadyForQuery: `I` is outside of a transaction, so what was done is committed.
+            b'Z' => self.committed = message.bytes.last() == Some(&b'I'),
             // CopyInResponse, CopyBothResponse
             b'G' | b'W' => self.wants_data = true,
             _ => {}
@@ -157,6 +160,7 @@ impl Answer {
                 let contains = |sql: &&std::sync::Arc<str>| sql.contains(text);
                 batch.executed.iter().filter(contains).count()
             }
+            Point::Completed(_) if !self.committed => 0,
             Point::Completed(tag) => {
                 let begins = |said: &&String| said.starts_with(tag);
                 self.tags.iter().filter(begins).count()

@@ -105,7 +105,8 @@ pub struct Summary {
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) payment: Payment,
-    pub(super) downstream_key: String,
+    /// None where the provider is given no key.
+    pub(super) downstream_key: Option<String>,
     /// Which execution this is.
     pub(super) execution: i64,
 }
@@ -135,7 +136,7 @@ impl Entry {
 pub(super) struct NewPayment {
     pub(super) id: String,
     pub(super) operation_id: Option<String>,
-    pub(super) downstream_key: String,
+    pub(super) downstream_key: Option<String>,
     pub(super) amount: i64,
     pub(super) currency: String,
     pub(super) account: String,

@@ -103,34 +103,61 @@ fn single(headers: &HeaderMap, name: &str) -> Result<Option<String>, &'static st
     }
 }
 
+/// Whether the provider is given a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Keyed {
+    Yes,
+    No,
+}
+
 pub(super) async fn create(
     State(service): State<Arc<Service>>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    let context = match Context::read(&headers, service.heeds_gateway) {
+    begin(service, &headers, &body, Keyed::Yes).await
+}
+
+pub(super) async fn create_unkeyed(
+    State(service): State<Arc<Service>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> Response {
+    begin(service, &headers, &body, Keyed::No).await
+}
+
+async fn begin(service: Arc<Service>, headers: &HeaderMap, body: &[u8], keyed: Keyed) -> Response {
+    let context = match Context::read(headers, service.heeds_gateway) {
         Ok(context) => context,
         Err(reason) => return bad_header(reason),
     };
-    let request = match serde_json::from_slice::<PaymentRequest>(&body) {
+    let request = match serde_json::from_slice::<PaymentRequest>(body) {
         Ok(request) => request,
         Err(error) => return unreadable(&error),
     };
     if let Err(reason) = request.check() {
         return invalid(reason);
     }
-    let work = Arc::clone(&service).pay(request, context);
+    let work = Arc::clone(&service).pay(request, context, keyed);
     service.running.detach(work).await.unwrap_or_else(cut)
 }
 
 impl Service {
-    async fn pay(self: Arc<Self>, request: PaymentRequest, context: Context) -> Response {
+    async fn pay(
+        self: Arc<Self>,
+        request: PaymentRequest,
+        context: Context,
+        keyed: Keyed,
+    ) -> Response {
+        let key = context.downstream_key;
+        let downstream_key = match keyed {
+            Keyed::Yes => Some(key.unwrap_or_else(|| Uuid::now_v7().to_string())),
+            Keyed::No => None,
+        };
         let new = NewPayment {
             id: format!("pay_{}", Uuid::now_v7().simple()),
             operation_id: context.operation_id,
-            downstream_key: context
-                .downstream_key
-                .unwrap_or_else(|| Uuid::now_v7().to_string()),
+            downstream_key,
             amount: request.amount,
             currency: request.currency,
             account: request.account,
@@ -144,14 +171,13 @@ impl Service {
                 return not_executed(&failed(&error, detail));
             }
         };
-        if entry.payment.charge_id.is_some() {
+        if entry.payment.charge_id.is_some() && keyed == Keyed::Yes {
             return answer(entry.payment, "");
         }
         let charge = charge_request(&entry.payment);
-        let charging = self
-            .provider
-            .charge(&charge, &entry.downstream_key, context.fault.as_deref())
-            .await;
+        let key = entry.downstream_key.as_deref();
+        let fault = context.fault.as_deref();
+        let charging = self.provider.charge(&charge, key, fault).await;
         let (status, charge_id, detail) = match charging {
             Called::Decided(charge) if is_for(&charge, &entry.payment) => {
                 (decision(charge.status), Some(charge.id), String::new())
@@ -178,7 +204,13 @@ impl Service {
             PaymentStatus::NotExecuted => return Ok(Learned::Nothing),
             PaymentStatus::Processing | PaymentStatus::Unknown => {}
         }
-        match self.provider.truth(&entry.downstream_key).await {
+        let truth = match (&entry.downstream_key, &entry.payment.operation_id) {
+            (Some(key), _) => self.provider.truth("idempotency_key", key).await,
+            (None, Some(id)) => self.provider.truth("operation_id", id).await,
+            // Nobody can ask about a charge without a name.
+            (None, None) => Truth::Undecided,
+        };
+        match truth {
             Truth::Decided(charge) if is_for(&charge, &entry.payment) => {
                 let status = decision(charge.status);
                 let settled = self.book.settle(&entry, status, Some(charge.id)).await?;

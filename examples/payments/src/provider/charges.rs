@@ -1,6 +1,7 @@
 //! `POST /charges`, and asking about charges.
 
 use std::collections::HashMap;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Json;
@@ -8,11 +9,10 @@ use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use serde::Deserialize;
 use serde_json::json;
 
 use super::faults::{Fault, Faults, Named, Strike, Switch};
-use super::ledger::{Charge, ChargeRequest, ChargeStatus, Charged, Ledger};
+use super::ledger::{Charge, ChargeRequest, ChargeStatus, Charged, Ledger, OPERATION_ID};
 use super::webhooks::{Deliveries, Sender};
 use crate::problem::{bad_header, invalid, not_found, problem, unreadable};
 use crate::serve::{Running, cut};
@@ -22,12 +22,19 @@ pub(crate) const FAULT_HEADER: &str = "x-provider-fault";
 const KEY_HEADER: &str = "idempotency-key";
 const MAX_KEY_BYTES: usize = 255;
 
+/// What a request under way can be asked for by.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Name {
+    Key(String),
+    Operation(String),
+}
+
 /// Where charges are made.
 pub(super) struct Desk {
     ledger: Mutex<Ledger>,
     switch: Switch,
-    /// Keys of requests under way, and how many there are of each.
-    pending: Mutex<HashMap<String, usize>>,
+    /// Names of requests under way, and how many there are of each.
+    pending: Mutex<HashMap<Name, usize>>,
     running: Running,
     webhooks: Option<Arc<Sender>>,
 }
@@ -92,13 +99,22 @@ impl Desk {
         Err(Box::new(broken))
     }
 
+    /// Returns when all that is in the ledger is on the disk.
+    pub(super) fn durable(&self) -> io::Result<()> {
+        let sync = self.ledger().sync();
+        sync.map_or(Ok(()), |sync| sync.wait())
+    }
+
     async fn perform(
         self: Arc<Self>,
         request: ChargeRequest,
         key: Option<String>,
         mut strike: Strike,
     ) -> Response {
-        let _pending = Pending::new(Arc::clone(&self), key.clone());
+        let operation = request.metadata.get(OPERATION_ID).cloned();
+        let name = key.clone().map(Name::Key);
+        let name = name.or_else(|| operation.map(Name::Operation));
+        let _pending = Pending::new(Arc::clone(&self), name);
         let status = match self.decide(&mut strike).await {
             Ok(status) => status,
             Err(broken) => return *broken,
@@ -106,8 +122,12 @@ impl Desk {
         // On a thread, since writing blocks. A thread also cannot be dropped halfway, between
         // the file and the memory. One at a time: the lock is what makes duplicates one charge.
         let desk = Arc::clone(&self);
-        let charged =
-            tokio::task::spawn_blocking(move || desk.ledger().charge(request, key, status)).await;
+        let charging = tokio::task::spawn_blocking(move || {
+            let charged = desk.ledger().charge(request, key, status)?;
+            desk.durable()?;
+            Ok(charged)
+        });
+        let charged: Result<io::Result<Charged>, _> = charging.await;
         if let (Some(webhooks), Ok(Ok(Charged::Made(charge)))) = (&self.webhooks, &charged) {
             webhooks.tell(charge);
         }
@@ -150,25 +170,31 @@ pub(super) async fn find(State(desk): State<Arc<Desk>>, Path(id): Path<String>) 
     }
 }
 
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct ByKey {
-    idempotency_key: String,
-}
-
-pub(super) async fn find_by_key(
+pub(super) async fn find_by_name(
     State(desk): State<Arc<Desk>>,
-    Query(ByKey { idempotency_key }): Query<ByKey>,
+    Query(name): Query<HashMap<String, String>>,
 ) -> Response {
-    // In this order: a request that ends between the two looks is found by the second. The
-    // other way around it would be found by neither, and "no" would be a lie.
-    let is_pending = lock(&desk.pending).contains_key(&idempotency_key);
-    match desk.ledger().find_by_key(&idempotency_key) {
-        Some(charge) => Json(charge).into_response(),
-        None if is_pending => {
+    let mut given = name.into_iter();
+    let name = match (given.next(), given.next()) {
+        (Some((name, value)), None) if name == "idempotency_key" => Name::Key(value),
+        (Some((name, value)), None) if name == "operation_id" => Name::Operation(value),
+        (Some(_) | None, _) => return invalid("name an idempotency_key or an operation_id"),
+    };
+    // In this order: a request that ends between two looks is found by the next one. The other
+    // way around it would be found by none, and "no" would be a lie. One that is found and still
+    // under way may not be on the disk yet.
+    let before = lock(&desk.pending).contains_key(&name);
+    let found = match &name {
+        Name::Key(key) => desk.ledger().find_by_key(key).cloned(),
+        Name::Operation(id) => desk.ledger().find_by_operation(id).cloned(),
+    };
+    let still = lock(&desk.pending).contains_key(&name);
+    match found {
+        Some(charge) if !still => Json(charge).into_response(),
+        None if !before && !still => not_found("there is no such charge"),
+        Some(_) | None => {
             (StatusCode::ACCEPTED, Json(json!({ "status": "pending" }))).into_response()
         }
-        None => not_found("there is no charge with this key"),
     }
 }
 
@@ -222,29 +248,29 @@ pub(super) fn fault_of(headers: &HeaderMap) -> Result<Option<Named>, &'static st
         .ok_or("X-Provider-Fault names no fault of this provider")
 }
 
-/// A key whose request is under way. Until it is dropped nobody is told that there is no charge.
+/// A request under way. Until it is dropped nobody is told that there is no charge.
 struct Pending {
     desk: Arc<Desk>,
-    key: Option<String>,
+    name: Option<Name>,
 }
 
 impl Pending {
-    fn new(desk: Arc<Desk>, key: Option<String>) -> Self {
-        if let Some(key) = &key {
-            *lock(&desk.pending).entry(key.clone()).or_default() += 1;
+    fn new(desk: Arc<Desk>, name: Option<Name>) -> Self {
+        if let Some(name) = &name {
+            *lock(&desk.pending).entry(name.clone()).or_default() += 1;
         }
-        Self { desk, key }
+        Self { desk, name }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
-        let Some(key) = &self.key else { return };
+        let Some(name) = &self.name else { return };
         let mut pending = lock(&self.desk.pending);
-        if let Some(count) = pending.get_mut(key) {
+        if let Some(count) = pending.get_mut(name) {
             *count -= 1;
             if *count == 0 {
-                pending.remove(key);
+                pending.remove(name);
             }
         }
     }

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use super::refunds::{Refund, RefundRequest, Refunded};
 use crate::Error;
 use file::LedgerFile;
+pub(super) use file::Sync;
 
 /// The whole ledger is in memory. More than any demonstration makes, and well within it.
 const MAX_ENTRIES: usize = 1_000_000;
@@ -22,6 +23,9 @@ pub(crate) const MAX_AMOUNT: i64 = 1_000_000_000_000;
 const MAX_TEXT_BYTES: usize = 255;
 /// As many as providers commonly allow.
 const MAX_METADATA: usize = 20;
+
+/// The metadata by which a charge can be asked for, too.
+pub(super) const OPERATION_ID: &str = "operation_id";
 
 /// What a charge is asked for with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,6 +152,7 @@ pub(super) struct Ledger {
     entries: Vec<Charge>,
     by_id: HashMap<String, usize>,
     by_key: HashMap<String, usize>,
+    by_operation: HashMap<String, usize>,
     refunds: Vec<Refund>,
     refunds_by_key: HashMap<String, usize>,
     file: Option<LedgerFile>,
@@ -175,6 +180,7 @@ impl Ledger {
             entries: Vec::new(),
             by_id: HashMap::new(),
             by_key: HashMap::new(),
+            by_operation: HashMap::new(),
             refunds: Vec::new(),
             refunds_by_key: HashMap::new(),
             file: None,
@@ -200,7 +206,12 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// Makes a charge, unless the key has one. Returns when the entry is on the disk.
+    /// What to wait for before anybody is told of an entry; nothing where there is no file.
+    pub(super) fn sync(&self) -> Option<Sync> {
+        self.file.as_ref().map(LedgerFile::sync)
+    }
+
+    /// Makes a charge, unless the key has one. It is durable after the next [`Sync::wait`].
     pub(super) fn charge(
         &mut self,
         request: ChargeRequest,
@@ -234,8 +245,8 @@ impl Ledger {
         Ok(Charged::Made(charge))
     }
 
-    /// Pays back some of a charge, unless the key has a refund. Returns when the entry is on the
-    /// disk.
+    /// Pays back some of a charge, unless the key has a refund. It is durable after the next
+    /// [`Sync::wait`].
     pub(super) fn refund(
         &mut self,
         request: RefundRequest,
@@ -290,6 +301,11 @@ impl Ledger {
 
     pub(super) fn find_by_key(&self, key: &str) -> Option<&Charge> {
         self.by_key.get(key).map(|&index| &self.entries[index])
+    }
+
+    /// The first charge that was made for an operation, by what its metadata say.
+    pub(super) fn find_by_operation(&self, id: &str) -> Option<&Charge> {
+        self.by_operation.get(id).map(|&index| &self.entries[index])
     }
 
     pub(super) fn entries(&self) -> &[Charge] {
@@ -347,6 +363,9 @@ impl Ledger {
         self.by_id.entry(charge.id.clone()).or_insert(index);
         if let Some(key) = charge.idempotency_key.clone() {
             self.by_key.entry(key).or_insert(index);
+        }
+        if let Some(operation) = charge.metadata.get(OPERATION_ID).cloned() {
+            self.by_operation.entry(operation).or_insert(index);
         }
         self.entries.push(charge);
     }

@@ -1,5 +1,6 @@
 //! `POST /refunds`: money that goes back, each time an entry of its own in the ledger.
 
+use std::io;
 use std::sync::Arc;
 
 use axum::Json;
@@ -98,8 +99,12 @@ async fn perform(
         Err(broken) => return *broken,
     };
     // On a thread, and one at a time, as charges are.
-    let refunded =
-        tokio::task::spawn_blocking(move || desk.ledger().refund(request, key, status)).await;
+    let refunding = tokio::task::spawn_blocking(move || {
+        let refunded = desk.ledger().refund(request, key, status)?;
+        desk.durable()?;
+        Ok(refunded)
+    });
+    let refunded: Result<io::Result<Refunded>, _> = refunding.await;
     match refunded {
         Ok(Ok(_)) if strike.fault == Fault::ResetAfterSuccess => cut(),
         Ok(Ok(Refunded::Made(refund))) => answer(&refund),

@@ -19,7 +19,7 @@ impl Shop {
             card: None,
             metadata: [("payment_id".to_owned(), payment.id.clone())].into(),
         };
-        decided(self.provider.charge(&request, &key, None).await)
+        decided(self.provider.charge(&request, Some(&key), None).await)
     }
 
     /// Pays back, under the same rule.
