@@ -1,5 +1,7 @@
 //! The `semel` command.
 
+mod bench;
+mod check;
 mod demo;
 mod fingerprint;
 mod gateway;
@@ -25,6 +27,11 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure how an endpoint takes new keys, replays and concurrent duplicates
+    Bench(bench::Args),
+    /// Find out whether an API keeps what retries rely on
+    // Boxed: it has more options than all others together.
+    Check(Box<check::Args>),
     /// See it work: a payments app, an unreliable provider, and commands to try
     Demo(demo::Args),
     /// Print the fingerprint of a request body
@@ -44,6 +51,8 @@ enum Command {
 /// 0 fine, 1 failure; usage errors end in `clap` with 2.
 fn main() -> ExitCode {
     let ended = match Cli::parse().command {
+        Command::Bench(args) => bench::run(&args),
+        Command::Check(args) => check::run(&args),
         Command::Demo(args) => demo::run(&args),
         Command::Fingerprint(args) => fingerprint::run(&args),
         Command::Gateway(args) => gateway::run(args),

@@ -1,0 +1,113 @@
+//! The command line of `check` and `bench`.
+
+pub mod bench;
+pub mod check;
+
+use std::io::{self, IsTerminal as _, Write as _};
+use std::time::Duration;
+
+use crate::target::Header;
+
+/// How a command ended, where it could be run at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// Nothing was found broken.
+    Well,
+    /// A guarantee is broken.
+    Badly,
+}
+
+/// What was asked for.
+fn print(text: &str) -> io::Result<()> {
+    let mut output = io::stdout().lock();
+    match output
+        .write_all(text.as_bytes())
+        .and_then(|()| output.flush())
+    {
+        // Whoever read has seen enough, as `head` does.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}
+
+/// How many characters a line may have: unlimited where nobody looks at it.
+fn width() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_col > 0).then(|| size.ws_col.into())
+}
+
+fn coloured() -> bool {
+    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+}
+
+fn header(text: &str) -> Result<Header, String> {
+    let (name, value) = text.split_once(':').ok_or("write it as 'NAME: VALUE'")?;
+    let (name, value) = (name.trim(), value.trim());
+    let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+    if name.is_empty() || !name.chars().all(token) {
+        return Err("a header's name has letters, digits and hyphens".to_owned());
+    }
+    if value.chars().any(char::is_control) {
+        return Err("a header's value is one line".to_owned());
+    }
+    Ok(Header {
+        name: name.to_owned(),
+        value: value.to_owned(),
+    })
+}
+
+fn token(text: &str) -> Result<String, String> {
+    let token = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+    if text.is_empty() || !text.chars().all(token) {
+        return Err("letters, digits and hyphens".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
+/// `500ms`, `30s`, `2m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| "write it as 500ms, 30s or 2m")?;
+    let time = match unit {
+        "ms" => Duration::from_millis(number),
+        "s" => Duration::from_secs(number),
+        "m" => Duration::from_secs(number.saturating_mul(60)),
+        _ => return Err("write it as 500ms, 30s or 2m".to_owned()),
+    };
+    if time.is_zero() || time > Duration::from_hours(24) {
+        return Err("more than nothing, and at most a day".to_owned());
+    }
+    Ok(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_a_unit() {
+        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
+        assert_eq!(duration("2m"), Ok(Duration::from_mins(2)));
+        for wrong in ["", "30", "s", "0s", "-1s", "1h", "99999999999m"] {
+            assert!(duration(wrong).is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn headers_cannot_smuggle_others() {
+        assert!(header("Authorization: Bearer x").is_ok());
+        for wrong in ["Authorization", ": x", "A B: x", "A: x\r\nB: y"] {
+            assert!(header(wrong).is_err(), "{wrong:?}");
+        }
+    }
+}
