@@ -1,0 +1,264 @@
+//! Breaking things, and mending them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use rustix::process::Signal;
+use semel_testkit::pg_proxy::When;
+use tokio::sync::Mutex;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio_postgres::NoTls;
+
+use crate::chaos::{Done, Mode};
+use crate::ground::Ground;
+use crate::plan::{Action, GATEWAYS, Phase};
+use crate::record::Recorder;
+
+const TERMINATE: &str = include_str!("../queries/terminate.sql");
+/// How long a plan waits for its moment before it is given up.
+const MOMENT: Duration = Duration::from_secs(2);
+/// How often the supervisor looks.
+const SUPERVISION: Duration = Duration::from_millis(200);
+/// How often PostgreSQL or Redis is tried to be started again.
+const START_ATTEMPTS: usize = 5;
+
+/// What breaks things.
+#[derive(Clone, Debug)]
+pub(crate) struct Breaker {
+    ground: Arc<Ground>,
+    recorder: Recorder,
+    /// What takes a while to be mended is broken again only afterwards.
+    mending: Arc<Mending>,
+}
+
+#[derive(Debug, Default)]
+struct Mending {
+    postgres: Mutex<()>,
+    redis: Mutex<()>,
+    disk: Mutex<()>,
+}
+
+impl Breaker {
+    pub(crate) fn new(ground: Arc<Ground>, recorder: Recorder) -> Self {
+        Self {
+            ground,
+            recorder,
+            mending: Arc::default(),
+        }
+    }
+
+    /// Performs a phase's actions in time, and mends everything at its end.
+    pub(crate) async fn perform(&self, phase: &Phase, began: Instant) -> Result<()> {
+        self.begin(phase)?;
+        let before = self.ground.chaos.done();
+        let ends = began + Duration::from_millis(phase.ms);
+        let mut under_way = JoinSet::new();
+        for (at, action) in &phase.actions {
+            sleep_until(began + Duration::from_millis(*at)).await;
+            let (breaker, action) = (self.clone(), action.clone());
+            under_way.spawn(async move { breaker.act(action, ends).await });
+            while let Some(ended) = under_way.try_join_next() {
+                ended??;
+            }
+        }
+        sleep_until(ends).await;
+        while let Some(ended) = under_way.join_next().await {
+            ended??;
+        }
+        self.mend(phase)?;
+        self.note_upstream(before, self.ground.chaos.done());
+        Ok(())
+    }
+
+    /// Starts again what ended by itself, for as long as this is polled.
+    pub(crate) async fn supervise(&self) -> Result<()> {
+        loop {
+            for process in self.ground.processes() {
+                if process.revive()? {
+                    self.recorder.fault("ended_by_itself", process.name());
+                }
+            }
+            sleep(SUPERVISION).await;
+        }
+    }
+
+    fn begin(&self, phase: &Phase) -> Result<()> {
+        if phase.name == "clocks"
+            && let Ok(clock) = &self.ground.clock
+        {
+            clock.set(0)?;
+            self.restart_shifted(Some(Arc::clone(clock)))?;
+        }
+        Ok(())
+    }
+
+    fn mend(&self, phase: &Phase) -> Result<()> {
+        let ground = &self.ground;
+        for link in &ground.links {
+            link.heal();
+        }
+        ground.chaos.set(Mode::Pass);
+        if phase.name == "clocks" && ground.clock.is_ok() {
+            self.restart_shifted(None)?;
+        }
+        Ok(())
+    }
+
+    /// The last gateway, with or without a clock of its own.
+    fn restart_shifted(&self, clock: Option<Arc<crate::clock::Shifted>>) -> Result<()> {
+        let process = &self.ground.gateways[GATEWAYS - 1].process;
+        process.kill();
+        process.set_clock(clock);
+        process.start()
+    }
+
+    /// A cut waits for its moment until the phase ends: each one that is made is counted.
+    async fn act(&self, action: Action, ends: Instant) -> Result<()> {
+        let (ground, recorder) = (&self.ground, &self.recorder);
+        let pause = |ms| sleep(Duration::from_millis(ms));
+        let link_name = |link| format!("link-{}", link + 1);
+        match action {
+            Action::Kill(target) => {
+                let process = ground.process(target);
+                process.kill();
+                recorder.fault("kill", process.name());
+                process.start()?;
+            }
+            Action::Stop(target, ms) => {
+                let process = ground.process(target);
+                if process.signal(Signal::STOP) {
+                    recorder.fault("stop", process.name());
+                    pause(ms).await;
+                    process.signal(Signal::CONT);
+                }
+            }
+            Action::CrashPostgres(ms) => self.crash_postgres(ms).await?,
+            Action::Terminate(count) => self.terminate(count).await,
+            Action::CutAfterCommit(link, tag) => {
+                let cut = ground.links[link].cut(When::completed(tag));
+                if timeout_at(ends, cut.reached()).await.is_ok() {
+                    recorder.fault("cut_after_commit", link_name(link));
+                }
+            }
+            Action::CutAfterReserve(link) => {
+                let cut = ground.links[link].cut(When::answered("begun AS ("));
+                if timeout_at(ends, cut.reached()).await.is_ok() {
+                    recorder.fault("cut_after_reserve", link_name(link));
+                }
+            }
+            Action::Hold(link, text, ms) => {
+                let held = ground.links[link].hold(When::before(text));
+                if timeout(MOMENT, held.reached()).await.is_ok() {
+                    recorder.fault("hold", format!("{} {text}", link_name(link)));
+                    pause(ms).await;
+                }
+                held.open();
+            }
+            Action::SlowStore(link, delay, ms) => {
+                recorder.fault("slow_store", link_name(link));
+                ground.links[link].delay(Duration::from_millis(delay));
+                pause(ms).await;
+                ground.links[link].heal();
+            }
+            Action::Freeze(link, ms) => {
+                recorder.fault("freeze_store", link_name(link));
+                ground.links[link].freeze();
+                pause(ms).await;
+                ground.links[link].heal();
+            }
+            Action::MoveClock(offset) => {
+                if let Ok(clock) = &ground.clock {
+                    clock.set(offset)?;
+                    recorder.fault("move_clock", format!("{offset:+}s"));
+                }
+            }
+            Action::Upstream(mode) => ground.chaos.set(mode),
+            Action::FlushRedis => {
+                // It may be down at this moment.
+                if ground.redis().flush().is_ok() {
+                    recorder.fault("flush_redis", "redis");
+                }
+            }
+            Action::KillRedis(ms) => {
+                let _mending = self.mending.redis.lock().await;
+                ground.redis().kill()?;
+                recorder.fault("kill_redis", "redis");
+                pause(ms).await;
+                self.start_redis().await?;
+            }
+            Action::FillDisk(ms) => {
+                let _mending = self.mending.disk.lock().await;
+                if let Ok(disk) = &ground.disk {
+                    disk.fill()?;
+                    recorder.fault("fill_disk", "sqlite");
+                    pause(ms).await;
+                    disk.free()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn crash_postgres(&self, ms: u64) -> Result<()> {
+        let _mending = self.mending.postgres.lock().await;
+        let server = Arc::clone(&self.ground.postgres);
+        tokio::task::spawn_blocking(move || server.stop_immediate()).await?;
+        self.recorder.fault("crash_postgres", "postgres");
+        sleep(Duration::from_millis(ms)).await;
+        let server = Arc::clone(&self.ground.postgres);
+        tokio::task::spawn_blocking(move || server.start_again()).await?;
+        Ok(())
+    }
+
+    async fn start_redis(&self) -> Result<()> {
+        let mut attempt = 1;
+        loop {
+            let started = self.ground.redis().start_again();
+            match started {
+                Ok(()) => return Ok(()),
+                Err(error) if attempt == START_ATTEMPTS => return Err(error),
+                Err(_) => attempt += 1,
+            }
+            sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// A server that cannot be asked at this moment ends no connections.
+    async fn terminate(&self, count: i64) {
+        let url = self.ground.postgres.url();
+        let Ok((client, connection)) = tokio_postgres::connect(&url, NoTls).await else {
+            return;
+        };
+        let talking = tokio::spawn(connection);
+        if let Ok(ended) = client.query(TERMINATE, &[&count]).await {
+            for _ in ended {
+                self.recorder.fault("terminate_backend", "postgres");
+            }
+        }
+        drop(client);
+        let _ = talking.await;
+    }
+
+    /// What the proxy in front of the application did, one line each.
+    fn note_upstream(&self, before: Done, after: Done) {
+        let counted = [
+            (
+                "reset_mid_response",
+                after.reset_mid_response - before.reset_mid_response,
+            ),
+            (
+                "reset_before_response",
+                after.reset_before_response - before.reset_before_response,
+            ),
+            ("refuse_upstream", after.refused - before.refused),
+            ("delay_upstream", after.delayed - before.delayed),
+        ];
+        for (name, count) in counted {
+            for _ in 0..count {
+                self.recorder.fault(name, "upstream");
+            }
+        }
+    }
+}

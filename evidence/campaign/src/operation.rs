@@ -1,0 +1,308 @@
+//! What clients want done once, and how they ask for it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use semel_campaign_checker::history;
+
+use crate::random::Random;
+
+/// How many callers there are. Each key is used by all of them, for different payments.
+const TENANTS: u64 = 8;
+/// One in so many keys goes to the application that gives the provider a key; the others show a
+/// second execution as a second charge.
+const KEYED_ONE_IN: u64 = 5;
+/// Longer than `max_request` of the gateways' configuration.
+const OVERSIZED: usize = 80 * 1024;
+/// Larger than any amount, so that misuse asks for something else.
+const OTHER: i64 = 1_000_000;
+
+/// Which gateways, and which store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Leg {
+    Postgres,
+    Sqlite,
+}
+
+/// Whether the provider is given a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Route {
+    Keyed,
+    Strict,
+}
+
+impl Route {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Keyed => "payments",
+            Self::Strict => "strict",
+        }
+    }
+
+    fn path(self) -> &'static str {
+        match self {
+            Self::Keyed => "/payments",
+            Self::Strict => "/unkeyed/payments",
+        }
+    }
+}
+
+/// Something a client wants done once.
+#[derive(Clone, Debug)]
+pub(crate) struct Operation {
+    pub(crate) number: u64,
+    pub(crate) leg: Leg,
+    route: Route,
+    tenant: u64,
+    key: String,
+    reference: String,
+    amount: i64,
+}
+
+/// A request that no server should take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bad {
+    NoKey,
+    MalformedKey,
+    ShortKey,
+    Oversized,
+    MalformedJson,
+    MalformedFraming,
+    TwoKeys,
+}
+
+impl Bad {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::NoKey,
+        Self::MalformedKey,
+        Self::ShortKey,
+        Self::Oversized,
+        Self::MalformedJson,
+        Self::MalformedFraming,
+        Self::TwoKeys,
+    ];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::NoKey => "no_key",
+            Self::MalformedKey => "malformed_key",
+            Self::ShortKey => "short_key",
+            Self::Oversized => "oversized_body",
+            Self::MalformedJson => "malformed_json",
+            Self::MalformedFraming => "malformed_framing",
+            Self::TwoKeys => "two_keys",
+        }
+    }
+}
+
+impl Operation {
+    pub(crate) fn line(&self, refusable: bool) -> history::Operation {
+        history::Operation {
+            op: self.number,
+            tenant: self.tenant(),
+            key: self.key.clone(),
+            reference: self.reference.clone(),
+            amount: self.amount,
+            route: self.route.name().to_owned(),
+            refusable,
+        }
+    }
+
+    fn tenant(&self) -> String {
+        format!("tenant-{}", self.tenant)
+    }
+
+    /// Its own request. The members' order and the blanks differ, and the meaning does not.
+    pub(crate) fn request(&self, fault: Option<&str>, random: &mut Random) -> Vec<u8> {
+        self.head(&self.body(self.amount, random), &self.key_line(), fault)
+    }
+
+    /// Its key with another amount.
+    pub(crate) fn misuse(&self, random: &mut Random) -> Vec<u8> {
+        self.head(
+            &self.body(self.amount + OTHER, random),
+            &self.key_line(),
+            None,
+        )
+    }
+
+    pub(crate) fn bad(&self, how: Bad, random: &mut Random) -> Vec<u8> {
+        let body = self.body(self.amount, random);
+        match how {
+            Bad::NoKey => self.head(&body, "", None),
+            Bad::MalformedKey => self.head(&body, "Idempotency-Key: \"not closed\\\r\n", None),
+            Bad::ShortKey => self.head(&body, "Idempotency-Key: \"short\"\r\n", None),
+            Bad::TwoKeys => self.head(&body, &self.key_line().repeat(2), None),
+            Bad::Oversized => {
+                let body = format!("{}{body}", " ".repeat(OVERSIZED));
+                self.head(&body, &self.key_line(), None)
+            }
+            Bad::MalformedJson => self.head(&body[..body.len() / 2], &self.key_line(), None),
+            Bad::MalformedFraming => {
+                let lines = format!("{}Transfer-Encoding: chunked\r\n", self.key_line());
+                self.head(&body, &lines, None)
+            }
+        }
+    }
+
+    fn key_line(&self) -> String {
+        format!("Idempotency-Key: \"{}\"\r\n", self.key)
+    }
+
+    fn body(&self, amount: i64, random: &mut Random) -> String {
+        let amount = format!("\"amount\":{amount}");
+        let account = format!("\"account\":\"acct_{}\"", self.tenant);
+        let reference = format!("\"merchant_reference\":\"{}\"", self.reference);
+        let currency = "\"currency\":\"EUR\"".to_owned();
+        let mut members = [amount, account, reference, currency];
+        for last in (1..members.len()).rev() {
+            members.swap(last, random.index(last + 1));
+        }
+        let between = *random.pick(&[",", ", ", " , "]);
+        format!("{{{}}}", members.join(between))
+    }
+
+    fn head(&self, body: &str, key: &str, fault: Option<&str>) -> Vec<u8> {
+        let fault = fault.map_or_else(String::new, |fault| format!("X-Demo-Fault: {fault}\r\n"));
+        format!(
+            "POST {} HTTP/1.1\r\nHost: shop.example\r\nAuthorization: Bearer {}\r\n{key}{fault}\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
+            self.route.path(),
+            self.tenant(),
+            body.len()
+        )
+        .into_bytes()
+    }
+}
+
+/// All operations of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Operations {
+    next: AtomicU64,
+    /// Those that are meant to be made, and whether somebody has heard how they ended.
+    wanted: Mutex<Vec<(Operation, bool)>>,
+}
+
+/// Where an operation is in the list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place(usize);
+
+impl Operations {
+    /// Invents one that nobody has to be told the end of.
+    pub(crate) fn refusable(&self, leg: Leg, random: &mut Random) -> Operation {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let key = number / TENANTS;
+        let route = if key.is_multiple_of(KEYED_ONE_IN) {
+            Route::Keyed
+        } else {
+            Route::Strict
+        };
+        Operation {
+            number,
+            leg,
+            route,
+            tenant: number % TENANTS,
+            key: format!("campaign-key-{key:012}"),
+            reference: format!("order-{number:010}"),
+            amount: i64::try_from(random.between(1, 500_000)).unwrap_or(1),
+        }
+    }
+
+    /// Invents one.
+    pub(crate) fn wanted(&self, leg: Leg, random: &mut Random) -> (Operation, Place) {
+        let operation = self.refusable(leg, random);
+        let mut wanted = self.lock();
+        wanted.push((operation.clone(), false));
+        (operation, Place(wanted.len() - 1))
+    }
+
+    /// Somebody has heard how it ended.
+    pub(crate) fn end(&self, place: Place) {
+        if let Some((_, ended)) = self.lock().get_mut(place.0) {
+            *ended = true;
+        }
+    }
+
+    /// Those whose end nobody has heard yet.
+    pub(crate) fn open(&self) -> Vec<(Operation, Place)> {
+        self.select(|ended| !ended)
+    }
+
+    /// Those that ended.
+    pub(crate) fn ended(&self) -> Vec<(Operation, Place)> {
+        self.select(|ended| ended)
+    }
+
+    pub(crate) fn count(&self) -> usize {
+        self.lock().len()
+    }
+
+    fn select(&self, which: impl Fn(bool) -> bool) -> Vec<(Operation, Place)> {
+        let wanted = self.lock();
+        let places = wanted.iter().enumerate();
+        places
+            .filter(|(_, (_, ended))| which(*ended))
+            .map(|(place, (operation, _))| (operation.clone(), Place(place)))
+            .collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<(Operation, bool)>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(bytes: Vec<u8>) -> String {
+        String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn tenants_share_keys_and_nothing_else() {
+        let (operations, mut random) = (Operations::default(), Random::new(1));
+        let all: Vec<Operation> = (0..TENANTS * 2)
+            .map(|_| operations.wanted(Leg::Postgres, &mut random).0)
+            .collect();
+        for one in &all {
+            let same: Vec<_> = all.iter().filter(|other| other.key == one.key).collect();
+            assert_eq!(same.len() as u64, TENANTS);
+            let own = same.iter().filter(|other| other.tenant == one.tenant);
+            assert_eq!(own.count(), 1);
+            let reference = all.iter().filter(|other| other.reference == one.reference);
+            assert_eq!(reference.count(), 1);
+        }
+    }
+
+    #[test]
+    fn a_retry_means_the_same_and_misuse_does_not() {
+        let (operations, mut random) = (Operations::default(), Random::new(2));
+        let (operation, place) = operations.wanted(Leg::Postgres, &mut random);
+        let meant = |request: Vec<u8>| {
+            let request = text(request);
+            let (_, body) = request.split_once("\r\n\r\n").unwrap();
+            serde_json::from_str::<serde_json::Value>(body).unwrap()
+        };
+        let first = meant(operation.request(None, &mut random));
+        assert!((0..20).all(|_| meant(operation.request(Some("decline"), &mut random)) == first));
+        assert_ne!(meant(operation.misuse(&mut random)), first);
+
+        assert_eq!((operations.open().len(), operations.ended().len()), (1, 0));
+        operations.end(place);
+        assert_eq!((operations.open().len(), operations.ended().len()), (0, 1));
+    }
+
+    #[test]
+    fn bad_requests_are_bad() {
+        let (operations, mut random) = (Operations::default(), Random::new(3));
+        let operation = operations.refusable(Leg::Sqlite, &mut random);
+        let mut bad = |how| text(operation.bad(how, &mut random));
+        assert!(!bad(Bad::NoKey).contains("Idempotency-Key"));
+        assert_eq!(bad(Bad::TwoKeys).matches("Idempotency-Key").count(), 2);
+        assert!(bad(Bad::Oversized).len() > OVERSIZED);
+        assert!(bad(Bad::MalformedFraming).contains("chunked"));
+        assert!(!bad(Bad::MalformedJson).ends_with('}'));
+        assert!(operations.open().is_empty());
+    }
+}

@@ -1,0 +1,144 @@
+//! A Redis to flush and to kill.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+
+/// A Redis on the same machine that needs longer for one command is as good as gone.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Between choosing a free port and the server's taking it another process may take it.
+const START_ATTEMPTS: usize = 3;
+/// What it writes when clients may come.
+const READY: &str = "eady to accept connections";
+
+/// A Redis that keeps nothing on disk. Dropped, it is killed.
+#[derive(Debug)]
+pub(crate) struct Redis {
+    port: u16,
+    child: Option<Child>,
+}
+
+impl Redis {
+    /// Starts one on a free port.
+    pub(crate) fn start() -> Result<Self> {
+        let mut attempt = 1;
+        loop {
+            let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
+                .local_addr()?
+                .port();
+            let mut redis = Self { port, child: None };
+            match redis.start_again() {
+                Ok(()) => return Ok(redis),
+                Err(error) if attempt == START_ATTEMPTS => return Err(error),
+                Err(_) => attempt += 1,
+            }
+        }
+    }
+
+    /// Where it is.
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/0", self.port)
+    }
+
+    /// Forgets everything.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.ask("FLUSHALL", "+OK")
+    }
+
+    /// Ends it without a word (SIGKILL).
+    pub(crate) fn kill(&mut self) -> Result<()> {
+        if let Some(mut child) = self.child.take() {
+            child.kill().context("cannot kill Redis")?;
+            child.wait().context("cannot wait for Redis")?;
+        }
+        Ok(())
+    }
+
+    /// Starts it where it was, empty. Does nothing while it runs.
+    pub(crate) fn start_again(&mut self) -> Result<()> {
+        if self.child.is_some() {
+            return Ok(());
+        }
+        let mut child = Command::new("redis-server")
+            .args(["--bind", "127.0.0.1", "--port", &self.port.to_string()])
+            .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .context("cannot start redis-server: is the package `redis-server` installed?")?;
+        let said = child.stdout.take();
+        // It is ours to kill from here on, whatever happens next.
+        self.child = Some(child);
+        let mut heard = String::new();
+        // Afterwards nobody listens any more, which Redis does not mind.
+        for line in BufReader::new(said.context("Redis has no output")?).lines() {
+            let line = line?;
+            if line.contains(READY) {
+                return Ok(());
+            }
+            heard.push_str(&line);
+            heard.push('\n');
+        }
+        self.kill()?;
+        bail!("Redis ended instead of answering:\n{heard}")
+    }
+
+    fn ask(&self, command: &str, expected: &str) -> Result<()> {
+        let address = (Ipv4Addr::LOCALHOST, self.port).into();
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE)
+            .context("Redis does not take a connection")?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(format!("{command}\r\n").as_bytes())?;
+        let mut answer = vec![0; expected.len()];
+        stream.read_exact(&mut answer)?;
+        if answer != expected.as_bytes() {
+            bail!(
+                "Redis answered {command} with {}",
+                String::from_utf8_lossy(&answer)
+            );
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        // Fails only for a process that is gone, which is what we want.
+        let _ = self.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_flushed_killed_and_started_again() {
+        let mut redis = match Redis::start() {
+            Ok(redis) => redis,
+            Err(error) => {
+                println!("SKIPPED: {error:#}");
+                return;
+            }
+        };
+        let url = redis.url();
+        redis.ask("SET a b", "+OK").unwrap();
+        redis.ask("GET a", "$1\r\nb").unwrap();
+        redis.flush().unwrap();
+        redis.ask("GET a", "$-1").unwrap();
+        redis.ask("SET a b", "+OK").unwrap();
+
+        redis.kill().unwrap();
+        redis.kill().unwrap();
+        assert!(redis.flush().is_err());
+
+        redis.start_again().unwrap();
+        redis.start_again().unwrap();
+        assert_eq!(redis.url(), url);
+        redis.ask("GET a", "$-1").unwrap();
+    }
+}

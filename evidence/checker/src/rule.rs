@@ -1,0 +1,71 @@
+//! What must never happen, and where it did.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::report::Example;
+
+/// As many are shown of each rule: enough to see what they have in common.
+const MAX_EXAMPLES: usize = 10;
+
+/// What must never happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rule {
+    /// The provider was asked twice for one reference, whatever it answered.
+    DuplicateEffects,
+    /// A client was told an end that the ledger, or a later answer, knows nothing of.
+    LostAcknowledgements,
+    /// Two final answers to one operation are not the same.
+    AlteredReplays,
+    /// A client was given the answer to somebody else's operation.
+    AnswersAcrossTenants,
+    /// An operation has no end although everything has been healed.
+    StuckKeys,
+    /// Money moved, and nobody was ever told.
+    EffectsNeverSurfaced,
+    /// A key with another body, or something malformed, was answered as if it were right.
+    MisuseAccepted,
+    /// Money moved although every answer said that nothing was done.
+    EffectsOfRefusedCalls,
+}
+
+impl Rule {
+    /// All of them: a rule that was not broken is shown with a zero.
+    pub const ALL: [Self; 8] = [
+        Self::DuplicateEffects,
+        Self::LostAcknowledgements,
+        Self::AlteredReplays,
+        Self::AnswersAcrossTenants,
+        Self::StuckKeys,
+        Self::EffectsNeverSurfaced,
+        Self::MisuseAccepted,
+        Self::EffectsOfRefusedCalls,
+    ];
+}
+
+/// What was found so far.
+pub(crate) struct Findings {
+    pub(crate) counts: BTreeMap<Rule, u64>,
+    pub(crate) examples: BTreeMap<Rule, Vec<Example>>,
+}
+
+impl Default for Findings {
+    fn default() -> Self {
+        Self {
+            counts: Rule::ALL.into_iter().map(|rule| (rule, 0)).collect(),
+            examples: BTreeMap::new(),
+        }
+    }
+}
+
+impl Findings {
+    pub(crate) fn add(&mut self, rule: Rule, op: Option<u64>, what: String) {
+        *self.counts.entry(rule).or_default() += 1;
+        let examples = self.examples.entry(rule).or_default();
+        if examples.len() < MAX_EXAMPLES {
+            examples.push(Example { op, what });
+        }
+    }
+}
