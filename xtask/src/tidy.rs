@@ -7,6 +7,7 @@
 mod core_tree;
 mod links;
 mod manifests;
+mod mutants;
 mod names;
 mod paths;
 mod sql;
@@ -40,6 +41,7 @@ fn check(tree: &Tree) -> Vec<Problem> {
     let checks = [
         links::check,
         manifests::check,
+        mutants::check,
         names::check,
         names::check_length,
         paths::check,

@@ -10,6 +10,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Problem> {
         // The fuzz targets are a workspace of their own: their macros need `unsafe`.
         if file.path.ends_with("/Cargo.toml")
             && !file.path.starts_with("fuzz/")
+            && !is_only_a_workspace(file)
             && !section_has(file, "[lints]", "workspace = true")
         {
             problems.push(file.problem(
@@ -28,6 +29,12 @@ pub(super) fn check(tree: &Tree) -> Vec<Problem> {
         ));
     }
     problems
+}
+
+/// A manifest that holds no crate: those that it names are looked at themselves.
+fn is_only_a_workspace(file: &SourceFile) -> bool {
+    let has = |section| file.text.lines().any(|line| line.trim() == section);
+    has("[workspace]") && !has("[package]")
 }
 
 fn section_has(file: &SourceFile, section: &str, setting: &str) -> bool {
@@ -55,8 +62,9 @@ mod tests {
                 "crates/a/Cargo.toml",
                 "[lints]\n[dependencies]\nworkspace = true\n",
             ),
+            ("b/Cargo.toml", "[package]\n[workspace]\n"),
         ]);
-        assert_eq!(check(&tree).len(), 2);
+        assert_eq!(check(&tree).len(), 3);
     }
 
     #[test]
@@ -68,6 +76,7 @@ mod tests {
             ),
             ("crates/a/Cargo.toml", "[lints]\nworkspace = true\n"),
             ("fuzz/Cargo.toml", "[package]\n"),
+            ("evidence/peers/rust/Cargo.toml", "[workspace]\n"),
         ]);
         assert_eq!(check(&tree), []);
     }

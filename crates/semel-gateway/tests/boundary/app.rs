@@ -8,6 +8,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, Response};
 use axum::routing::any;
+use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use semel_testkit::faulty::Gate;
 
@@ -102,7 +103,12 @@ async fn run(
         "panic" => panic!("on purpose"),
         "broken" => {
             let parts = [Ok(Bytes::from("first")), Err("reset")];
-            let stream = futures_util::stream::iter(parts);
+            // Not all at once: what was sent before the break is on its way by then. Else the
+            // gateway would see no answer at all, instead of half of one.
+            let stream = futures_util::stream::iter(parts).then(|part| async move {
+                tokio::task::yield_now().await;
+                part
+            });
             answer.status(200).body(Body::from_stream(stream))
         }
         // sized-1048577

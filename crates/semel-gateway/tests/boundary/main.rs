@@ -18,6 +18,7 @@ mod keys;
 mod own_record;
 mod requests;
 mod stored;
+mod told;
 mod world;
 
 /// Runs each scenario through both doors.
