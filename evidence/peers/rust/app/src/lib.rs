@@ -1,0 +1,161 @@
+//! What every adapter serves: `POST /work` makes one effect at the ledger and answers with about
+//! 1 KiB. The header `X-Work` drives how it goes; `evidence/peers/README.md` lists the ways.
+
+use std::env;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::serve::ListenerExt as _;
+use bytes::Bytes;
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+use uuid::Uuid;
+
+/// How large an answer is unless something else is asked for.
+const ANSWER_BYTES: usize = 1024;
+
+/// Where effects happen.
+#[derive(Clone)]
+pub struct Ledger {
+    client: reqwest::Client,
+    effects: Arc<str>,
+}
+
+impl Ledger {
+    /// The one that `LEDGER_URL` names.
+    ///
+    /// # Errors
+    /// The variable is not set.
+    pub fn from_environment() -> Result<Self> {
+        Ok(Self {
+            client: reqwest::Client::new(),
+            effects: format!("{}/effects", variable("LEDGER_URL")?).into(),
+        })
+    }
+
+    async fn add(&self, reference: &str) -> Result<()> {
+        let body = json!({ "reference": reference }).to_string();
+        let request = self.client.post(&*self.effects).body(body);
+        request.send().await?.error_for_status()?;
+        Ok(())
+    }
+}
+
+/// How a request wants to go.
+#[derive(Clone, Copy)]
+enum Work {
+    /// One effect, and an answer.
+    Usual,
+    /// No effect: only the library is measured.
+    Quick,
+    /// Waits between the effect and the answer.
+    Slow(Duration),
+    /// The effect, and an answer of this size.
+    Large(usize),
+    /// The effect happened, and the provider's answer did not come in time.
+    Timeout,
+    /// The provider refused for good; no effect.
+    Declined,
+}
+
+impl Work {
+    fn of(headers: &HeaderMap) -> Self {
+        let text = headers.get("x-work").and_then(|value| value.to_str().ok());
+        let (name, number) = text.unwrap_or_default().split_once(':').map_or_else(
+            || (text.unwrap_or_default(), 0),
+            |(name, number)| (name, number.parse().unwrap_or_default()),
+        );
+        match name {
+            "quick" => Self::Quick,
+            "slow" => Self::Slow(Duration::from_millis(number)),
+            "large" => Self::Large(usize::try_from(number).unwrap_or_default()),
+            "timeout" => Self::Timeout,
+            "declined" => Self::Declined,
+            _ => Self::Usual,
+        }
+    }
+}
+
+/// The application without any guard.
+pub fn router(ledger: Ledger) -> Router {
+    Router::new().route("/work", post(work)).with_state(ledger)
+}
+
+/// Does the work, and answers. For adapters whose guard is no layer.
+pub async fn work(State(ledger): State<Ledger>, headers: HeaderMap, body: Bytes) -> Response {
+    let work = Work::of(&headers);
+    let reference = serde_json::from_slice::<Value>(&body)
+        .ok()
+        .and_then(|body| Some(body["merchant_reference"].as_str()?.to_owned()))
+        .unwrap_or_default();
+    if !matches!(work, Work::Quick | Work::Declined)
+        && let Err(error) = ledger.add(&reference).await
+    {
+        let answer = json!({ "error": format!("{error:#}") });
+        return created(StatusCode::INTERNAL_SERVER_ERROR, &answer);
+    }
+    match work {
+        Work::Usual | Work::Quick => paid(&reference, ANSWER_BYTES),
+        Work::Slow(pause) => {
+            tokio::time::sleep(pause).await;
+            paid(&reference, ANSWER_BYTES)
+        }
+        Work::Large(bytes) => paid(&reference, bytes),
+        Work::Timeout => created(
+            StatusCode::GATEWAY_TIMEOUT,
+            &json!({ "error": "the provider did not answer in time" }),
+        ),
+        Work::Declined => created(
+            StatusCode::PAYMENT_REQUIRED,
+            &json!({ "id": Uuid::new_v4().to_string(), "status": "declined" }),
+        ),
+    }
+}
+
+/// The name is new with every execution, so that an answer shows which one it comes from.
+fn paid(reference: &str, bytes: usize) -> Response {
+    let mut answer = json!({
+        "id": Uuid::new_v4().to_string(),
+        "status": "succeeded",
+        "merchant_reference": reference,
+        "note": "",
+    });
+    let filling = bytes.saturating_sub(answer.to_string().len());
+    answer["note"] = "x".repeat(filling).into();
+    created(StatusCode::CREATED, &answer)
+}
+
+fn created(status: StatusCode, answer: &Value) -> Response {
+    let content_type = [(header::CONTENT_TYPE, "application/json")];
+    (status, content_type, answer.to_string()).into_response()
+}
+
+/// Serves on the port that `PORT` names, until it is killed.
+///
+/// # Errors
+/// The variable is not set, or the port is taken.
+pub async fn serve(router: Router) -> Result<()> {
+    let port: u16 = variable("PORT")?.parse().context("PORT is no port")?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+    let listener = listener.tap_io(|stream| {
+        // Where it fails there is nobody left to answer.
+        let _ = stream.set_nodelay(true);
+    });
+    axum::serve(listener, router)
+        .await
+        .context("cannot serve any longer")
+}
+
+/// A setting of the harness.
+///
+/// # Errors
+/// It is not set.
+pub fn variable(name: &str) -> Result<String> {
+    env::var(name).with_context(|| format!("{name} is not set"))
+}
