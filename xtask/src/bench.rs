@@ -16,7 +16,9 @@ pub(crate) fn run_one(root: &Path, may_install: bool, bench_args: &[String]) -> 
         .args(bench_args);
     if wants(bench_args, &["http", "memory", "console"], "--semel") {
         run(cargo(root).args(["build", "--release", "-p", "semel-cli"]))?;
-        command.arg("--semel").arg(release(root)?.join("semel"));
+        command
+            .arg("--semel")
+            .arg(target(root)?.join("release/semel"));
     }
     if wants(bench_args, &["http"], "--nginx")
         && let Some(nginx) = servers::program("nginx", "nginx", may_install)
@@ -61,8 +63,8 @@ fn wants(bench_args: &[String], benchmarks: &[&str], flag: &str) -> bool {
     asked_for && !given
 }
 
-/// Where cargo puts what is built for release.
-fn release(root: &Path) -> Result<PathBuf> {
+/// Where cargo puts what it builds.
+pub(crate) fn target(root: &Path) -> Result<PathBuf> {
     let output = cargo(root)
         .args(["metadata", "--no-deps", "--format-version", "1"])
         .output()
@@ -72,7 +74,7 @@ fn release(root: &Path) -> Result<PathBuf> {
     let target = metadata["target_directory"]
         .as_str()
         .context("cargo metadata names no target directory")?;
-    Ok(Path::new(target).join("release"))
+    Ok(target.into())
 }
 
 #[cfg(test)]

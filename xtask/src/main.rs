@@ -6,7 +6,11 @@
 )]
 
 mod bench;
+mod campaign;
+mod compare;
+mod evidence;
 mod lint;
+mod mutants;
 mod process;
 mod sdks;
 mod servers;
@@ -52,7 +56,40 @@ enum Task {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         bench_args: Vec<String>,
     },
-    /// What the build machine runs: lint, then test
+    /// Break a running Semel in every way we know, and count what happened
+    Campaign {
+        /// The one for every build: under three minutes
+        #[arg(long)]
+        short: bool,
+        /// Repeat the schedule of another run
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Never install packages: say what is missing instead
+        #[arg(long)]
+        no_install: bool,
+    },
+    /// Remove one guard at a time, and see what notices
+    Mutants {
+        /// Ask the fault campaign, too, about those that it should notice
+        #[arg(long)]
+        campaign: bool,
+        /// Never install packages: say what is missing instead
+        #[arg(long)]
+        no_install: bool,
+        /// Only these
+        names: Vec<String>,
+    },
+    /// Peers beside Semel: the same probes and the same load, in one run
+    Compare {
+        /// Never install packages: say what is missing instead
+        #[arg(long)]
+        no_install: bool,
+        /// Only these
+        peers: Vec<String>,
+    },
+    /// Make docs/evidence.md of the last runs
+    Evidence,
+    /// What the build machine runs: lint, the short campaign, then test
     Ci,
     /// Run a command beside throwaway servers
     #[command(hide = true)]
@@ -93,6 +130,18 @@ fn perform(task: Task) -> Result<()> {
             no_install,
             bench_args,
         } => bench::run_one(&root, !no_install, &bench_args),
+        Task::Campaign {
+            short,
+            seed,
+            no_install,
+        } => campaign::run_all(&root, !no_install, short, seed),
+        Task::Mutants {
+            campaign,
+            no_install,
+            names,
+        } => mutants::run_all(&root, !no_install, campaign, &names),
+        Task::Compare { no_install, peers } => compare::run_all(&root, !no_install, &peers),
+        Task::Evidence => evidence::report(&root),
         Task::Ci => ci(&root),
         Task::Servers {
             with,
@@ -105,6 +154,7 @@ fn perform(task: Task) -> Result<()> {
 /// The tests come last so that a log ends with the test runner's own summary.
 fn ci(root: &Path) -> Result<()> {
     step("ci: lint", || lint::run_all(root))?;
+    step("ci: campaign", || campaign::run_all(root, true, true, None))?;
     step("ci: test", || test::run_all(root, true, &[]))
 }
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
@@ -103,6 +104,13 @@ pub(crate) fn stop(child: &mut Child, signal: &str) {
     let _ = child.wait();
 }
 
+/// Who is told of the signals.
+static LISTENERS: Mutex<Vec<Sender<()>>> = Mutex::new(Vec::new());
+
+fn listeners() -> MutexGuard<'static, Vec<Sender<()>>> {
+    LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Ctrl-C and termination signals, received instead of dying of them.
 pub(crate) struct Interrupt {
     requests: Receiver<()>,
@@ -114,12 +122,18 @@ impl Interrupt {
     /// Takes the signals over for the rest of the process.
     pub(crate) fn listen() -> Result<Self> {
         let (sender, requests) = channel();
-        let from_handler = sender.clone();
-        ctrlc::set_handler(move || {
-            // Nobody listens any more only while the process ends anyway.
-            let _ = from_handler.send(());
-        })
-        .context("cannot listen for Ctrl-C")?;
+        let mut listeners = listeners();
+        // There is one handler for a process, and one listener for each of its steps.
+        if listeners.is_empty() {
+            ctrlc::set_handler(|| {
+                for listener in self::listeners().iter() {
+                    // Nobody listens any more where a step is over.
+                    let _ = listener.send(());
+                }
+            })
+            .context("cannot listen for Ctrl-C")?;
+        }
+        listeners.push(sender.clone());
         Ok(Self {
             requests,
             _sender: sender,
@@ -178,7 +192,7 @@ pub(crate) fn now() -> Instant {
     clippy::disallowed_methods,
     reason = "another process's end has no event to wait for"
 )]
-fn nap(duration: Duration) {
+pub(crate) fn nap(duration: Duration) {
     std::thread::sleep(duration);
 }
 

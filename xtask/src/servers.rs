@@ -142,15 +142,15 @@ impl Drop for Started {
 }
 
 /// What a server's own module has to say about starting it.
-struct Launch {
-    command: Command,
+pub(crate) struct Launch {
+    pub(crate) command: Command,
     /// What has to run beside it: started before, stopped after.
     companion: Option<Command>,
-    url: String,
+    pub(crate) url: String,
     /// The signal that ends it without waiting for its clients.
-    stop_signal: &'static str,
+    pub(crate) stop_signal: &'static str,
     /// Whether it answers yet.
-    answers: Box<dyn Fn() -> bool>,
+    pub(crate) answers: Box<dyn Fn() -> bool + Send>,
 }
 
 /// Makes every server in the list available, in the order: given by the developer, installed,
@@ -185,6 +185,55 @@ pub(crate) fn start(
         }
     }
     Ok(Servers { started })
+}
+
+/// How Postgres or Redis is started in this empty directory, for whoever wants to break it and to
+/// start it again.
+pub(crate) fn recipe(server: Server, directory: &Path, may_install: bool) -> Result<Launch> {
+    have_programs(&[server], may_install)?;
+    let programs = server
+        .find_programs()
+        .with_context(|| explain_missing(&[server]))?;
+    let port = free_port()?;
+    match server {
+        Server::Postgres => postgres::prepare(&programs, directory, port),
+        Server::Redis => Ok(redis::prepare(&programs, directory, port)),
+        Server::Nats | Server::Rabbitmq => bail!("nobody breaks {server:?}"),
+    }
+}
+
+/// Has the programs of servers installed, for somebody who starts the servers by himself. One that
+/// the developer runs is of no use to him: he breaks it.
+pub(crate) fn have_programs(servers: &[Server], may_install: bool) -> Result<()> {
+    let missing = |server: &&Server| server.find_programs().is_none();
+    let missing: Vec<Server> = servers.iter().filter(missing).copied().collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if !may_install || !install::is_possible() {
+        bail!(explain_missing(&missing));
+    }
+    let packages: Vec<_> = missing
+        .iter()
+        .map(|server| server.debian_package())
+        .collect();
+    install::packages(&packages).with_context(|| explain_missing(&missing))
+}
+
+/// Has a Debian package installed where that is allowed and possible; says so if it is not there.
+pub(crate) fn package(name: &str, is_there: impl Fn() -> bool, may_install: bool) -> bool {
+    if !is_there()
+        && may_install
+        && install::is_possible()
+        && let Err(error) = install::packages(&[name])
+    {
+        println!("{name} cannot be installed: {error:#}");
+    }
+    let found = is_there();
+    if !found {
+        println!("something is not here: install the package `{name}`");
+    }
+    found
 }
 
 /// A program of a Debian package: found, else installed where that is allowed and possible.
@@ -317,7 +366,7 @@ impl std::fmt::Display for EndedEarly {
 
 impl std::error::Error for EndedEarly {}
 
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
     Ok(listener.local_addr()?.port())
 }
