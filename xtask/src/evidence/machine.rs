@@ -33,9 +33,16 @@ pub(super) fn told(run: &Value) -> String {
         "{cpu}, {} cores, {} GiB of memory, {}, {}",
         machine["cores"],
         machine["memory_gib"],
-        word(&machine["kernel"]),
+        kernel(word(&machine["kernel"])),
         word(&machine["rustc"]),
     )
+}
+
+/// Without what a distribution or a host adds to the version: it says nothing to a reader.
+fn kernel(told: &str) -> String {
+    let words = told.split_whitespace();
+    let short = words.map(|word| word.split('-').next().unwrap_or(word));
+    short.collect::<Vec<_>>().join(" ")
 }
 
 /// The value of a line `name : value`, or nothing.

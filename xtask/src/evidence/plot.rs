@@ -26,7 +26,12 @@ pub(super) fn timeline(content: &Value) -> String {
     const TOP: f64 = 130.0;
     const HEIGHT: f64 = 420.0;
     const BOTTOM: f64 = HEIGHT - 40.0;
+    // When all is healed everything is replayed, as fast as can be: all else would lie at the floor.
     let seconds = list(&content["timeline"]);
+    let broken = seconds
+        .iter()
+        .take_while(|second| second["phase"] != "heal");
+    let seconds = &seconds[..broken.count()];
     let total = seconds.len().max(1) as f64;
     let step = seconds.len().div_ceil(MAX_POINTS).max(1);
     let x = |second: f64| LEFT + second / total * (WIDTH - LEFT - RIGHT);
