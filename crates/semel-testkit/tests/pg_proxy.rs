@@ -186,6 +186,26 @@ async fn an_implicit_commit_whose_answer_is_lost_is_committed() {
 }
 
 #[tokio::test]
+async fn what_is_not_committed_is_no_moment() {
+    let Some(world) = World::new().await else {
+        return;
+    };
+    within(async {
+        let insert = world.insert();
+        let mut client = connect(world.proxy.url()).await.unwrap();
+        let lost = world.proxy.cut(When::completed("INSERT"));
+        let open = client.transaction().await.unwrap();
+        open.execute(&insert, &[&1]).await.unwrap();
+        open.commit().await.unwrap();
+        assert!(client.execute(&insert, &[&2]).await.is_err());
+        lost.reached().await;
+        assert_eq!(world.rows().await, [1, 2]);
+        world.end().await;
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_statement_that_is_not_forwarded_is_not_executed() {
     let Some(world) = World::new().await else {
         return;
