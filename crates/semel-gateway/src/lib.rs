@@ -15,6 +15,7 @@ pub mod outbox;
 pub mod reconcile;
 mod run;
 pub mod server;
+mod socket;
 pub mod telemetry;
 pub mod tenant;
 mod trust;
