@@ -14,6 +14,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::witness::{Reading, Witness};
+
 /// How much is read at once: a whole answer of the payments example and its head.
 const CHUNK: usize = 16 * 1024;
 
@@ -30,6 +32,12 @@ pub(crate) enum Mode {
     },
     /// One answer in so many is lost: the application has done its part by then.
     ResetBeforeResponse {
+        /// On average.
+        one_in: u32,
+    },
+    /// One answer in so many is swallowed, and a bare 502, 503 or 504 is given instead: what a
+    /// balancer says that lost patience with an application that has done its part.
+    AnswerInstead {
         /// On average.
         one_in: u32,
     },
@@ -57,6 +65,8 @@ pub(crate) struct Done {
     pub(crate) reset_mid_response: u64,
     /// Answers of which nothing was passed on.
     pub(crate) reset_before_response: u64,
+    /// Answers swallowed, with another in their place.
+    pub(crate) answered_instead: u64,
     /// Connections refused.
     pub(crate) refused: u64,
     /// Answers delayed.
@@ -74,6 +84,7 @@ pub(crate) struct Chaos {
 #[derive(Debug)]
 struct Shared {
     upstream: SocketAddr,
+    witness: Arc<Witness>,
     mode: watch::Sender<Mode>,
     inner: Mutex<Inner>,
 }
@@ -90,6 +101,8 @@ enum Fate {
     Pass,
     Late(Duration),
     Lost,
+    /// Another status in its place.
+    Replaced(u16),
     /// Cut after a part of what came, chosen by the number.
     Cut(u64),
 }
@@ -103,6 +116,7 @@ impl Chaos {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             upstream,
+            witness: Arc::default(),
             mode: watch::Sender::default(),
             inner: Mutex::new(Inner {
                 random: seed,
@@ -128,6 +142,11 @@ impl Chaos {
         self.shared.mode.send_replace(mode);
     }
 
+    /// Who sees what the application is given.
+    pub(crate) fn witness(&self) -> &Witness {
+        &self.shared.witness
+    }
+
     /// What was really done so far.
     pub(crate) fn done(&self) -> Done {
         self.shared.count(|inner| inner.done)
@@ -147,6 +166,7 @@ impl Shared {
                 Mode::Pass
                 | Mode::ResetMidResponse { .. }
                 | Mode::ResetBeforeResponse { .. }
+                | Mode::AnswerInstead { .. }
                 | Mode::Delay { .. } => false,
             };
             if refused {
@@ -173,6 +193,10 @@ impl Shared {
                     inner.done.reset_before_response += 1;
                     Fate::Lost
                 }
+                Mode::AnswerInstead { one_in } if inner.hits(one_in) => {
+                    inner.done.answered_instead += 1;
+                    Fate::Replaced(502 + u16::try_from(inner.draw() % 3).unwrap_or_default())
+                }
                 Mode::Delay { ms } => {
                     inner.done.delayed += 1;
                     Fate::Late(Duration::from_millis(ms))
@@ -180,7 +204,8 @@ impl Shared {
                 Mode::Pass
                 | Mode::RefuseSome { .. }
                 | Mode::ResetMidResponse { .. }
-                | Mode::ResetBeforeResponse { .. } => Fate::Pass,
+                | Mode::ResetBeforeResponse { .. }
+                | Mode::AnswerInstead { .. } => Fate::Pass,
             }
         })
     }
@@ -245,6 +270,7 @@ async fn pass(client: &mut TcpStream, server: &mut TcpStream, shared: &Shared) -
     let mut mode = shared.mode.subscribe();
     let (mut asked, mut answer) = (vec![0; CHUNK], vec![0; CHUNK]);
     let (mut asking, mut server_listens, mut at_rest) = (false, true, true);
+    let mut reading = Reading::new(Arc::clone(&shared.witness));
     loop {
         tokio::select! {
             changed = mode.changed() => {
@@ -259,6 +285,7 @@ async fn pass(client: &mut TcpStream, server: &mut TcpStream, shared: &Shared) -
                     server_listens = false;
                 }
                 length => {
+                    reading.asked(&asked[..length]);
                     server.write_all(&asked[..length]).await?;
                     (asking, at_rest) = (true, false);
                 }
@@ -267,6 +294,7 @@ async fn pass(client: &mut TcpStream, server: &mut TcpStream, shared: &Shared) -
                 0 => return Ok(true),
                 length => {
                     let begins = std::mem::take(&mut asking);
+                    reading.answered();
                     let fate = if begins { shared.fate(length) } else { Fate::Pass };
                     let passed = match fate {
                         Fate::Pass => length,
@@ -275,6 +303,11 @@ async fn pass(client: &mut TcpStream, server: &mut TcpStream, shared: &Shared) -
                             length
                         }
                         Fate::Lost => return Ok(false),
+                        Fate::Replaced(status) => {
+                            client.write_all(&bare(status)).await?;
+                            client.shutdown().await?;
+                            return Ok(true);
+                        }
                         Fate::Cut(chosen) => part(chosen, length),
                     };
                     client.write_all(&answer[..passed]).await?;
@@ -287,6 +320,11 @@ async fn pass(client: &mut TcpStream, server: &mut TcpStream, shared: &Shared) -
             },
         }
     }
+}
+
+/// An answer of nothing but its status, after which the connection is over.
+fn bare(status: u16) -> Vec<u8> {
+    format!("HTTP/1.1 {status} Bare\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").into_bytes()
 }
 
 /// At least a byte of `length`, and not all of them.
@@ -392,6 +430,30 @@ mod tests {
         assert_eq!(chaos.done().reset_before_response, 1);
         chaos.set(Mode::Pass);
         assert_eq!(ask_once(&chaos).await, (ANSWER.to_vec(), None));
+    }
+
+    #[tokio::test]
+    async fn another_answer_comes_after_the_application_was_asked() {
+        let (address, seen, _serving) = application().await;
+        let chaos = Chaos::in_front_of(address, 1).await.unwrap();
+        chaos.set(Mode::AnswerInstead { one_in: 1 });
+        for asked in 1..=20 {
+            let (heard, error) = ask_once(&chaos).await;
+            let heard = String::from_utf8(heard).unwrap();
+            let statuses = ["HTTP/1.1 502", "HTTP/1.1 503", "HTTP/1.1 504"];
+            assert!(
+                statuses.iter().any(|status| heard.starts_with(status)),
+                "{heard}"
+            );
+            assert!(!heard.contains("hello"));
+            // The whole answer was heard, so that there was no error but perhaps the end.
+            assert!(
+                matches!(error, None | Some(io::ErrorKind::UnexpectedEof)),
+                "{error:?}"
+            );
+            assert_eq!(*seen.borrow(), asked);
+        }
+        assert_eq!(chaos.done().answered_instead, 20);
     }
 
     #[tokio::test]

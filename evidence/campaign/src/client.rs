@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use semel_campaign_checker::history::{Call, Outcome, Sent};
+use semel_campaign_checker::history::{Call, Outcome, Peek, Sent};
 use tokio::time::{Instant, sleep};
 
 use crate::http::{Answer, Connections, Heard, Manner};
-use crate::operation::{Bad, Leg, Operation, Operations, Place};
+use crate::operation::{Bad, Leg, Operation, Operations, Place, Route};
+use crate::plan::LEASE_MS;
 use crate::random::Random;
 use crate::record::Recorder;
 
@@ -20,10 +21,33 @@ const PAUSE: Duration = Duration::from_millis(60);
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 /// How many requests at once are duplicates of each other, at most.
 const MOST_DUPLICATES: u64 = 3;
-/// What answers must repeat on every replay, beside their bodies.
-const REPEATED: [&str; 2] = ["content-type", "location"];
+/// What differs between an answer and its replay, by what it is for. All else is repeated. The end
+/// of the replay window is said by the first answer before it is recorded, and so may be a little
+/// off; it is no part of the stored answer.
+const OF_THE_MOMENT: [&str; 4] = [
+    "date",
+    "connection",
+    "idempotent-replayed",
+    "idempotency-key-expires",
+];
 /// Refusals after which nothing was executed by this call, though their status does not say so.
-const NOTHING_HAPPENED: [&str; 2] = ["idempotency_store_unavailable", "upstream_unreachable"];
+/// The last one is the application's own word.
+const NOTHING_HAPPENED: [&str; 4] = [
+    "idempotency_store_unavailable",
+    "upstream_unreachable",
+    "operation_not_executed",
+    "provider_unreachable",
+];
+/// One who asks again and again is there when a lease ends, before any sweeper is.
+const HAMMERS_ONE_IN: u64 = 8;
+const BLOW: Duration = Duration::from_millis(70);
+/// A little longer than two leases.
+const HAMMERING: Duration = Duration::from_millis(2 * LEASE_MS + LEASE_MS / 4);
+/// What an operation is that is kept whatever happens: another body may be tried on it.
+const UNKNOWN: &str = "idempotency_outcome_unknown";
+/// How long one who hangs up listens at most, and to how much: the length of most answers.
+const LISTENS_MS: u64 = 200;
+const LISTENS_BYTES: usize = 400;
 /// What the provider does to one payment.
 const PROVIDER_FAULTS: [&str; 6] = [
     "decline",
@@ -42,6 +66,8 @@ pub(crate) struct Traffic {
     pub(crate) badly: u64,
     /// A provider that breaks.
     pub(crate) provider: u64,
+    /// How often the answer is asked for again, every time; 0 is once in a while.
+    pub(crate) again: u64,
 }
 
 /// A gateway, as its clients know it.
@@ -102,6 +128,11 @@ impl Client {
         } else {
             self.call(&operation, fault, Manner::Well).await
         };
+        // Where the provider is given no key, a second execution shows as a second charge.
+        let hammers = operation.route == Route::Strict && self.random.one_in(HAMMERS_ONE_IN);
+        if concluded != Outcome::Ok && hammers {
+            concluded = self.hammer(&operation, until).await;
+        }
         let mut pause = PAUSE;
         for _ in 1..TRIES {
             if concluded == Outcome::Ok || Instant::now() >= until {
@@ -116,13 +147,28 @@ impl Client {
             return;
         }
         operations.end(place);
-        if self.random.one_in(12) {
+        let again = match traffic.again {
+            0 => u64::from(self.random.one_in(12)),
+            times => times,
+        };
+        for _ in 0..again {
             self.call(&operation, None, Manner::Well).await;
         }
-        // Only after the end: before, the other request might be the first to be taken, since a
-        // reservation of which nothing came is forgotten.
         if self.random.one_in(12) {
-            self.misuse(&operation).await;
+            self.misuse(&operation, "misuse").await;
+        }
+    }
+
+    /// Asks without pause past the end of a lease.
+    async fn hammer(&mut self, operation: &Operation, until: Instant) -> Outcome {
+        self.world.recorder.fault("hammer", "client");
+        let until = until.min(Instant::now() + HAMMERING);
+        loop {
+            let concluded = self.call(operation, None, Manner::Well).await;
+            if concluded == Outcome::Ok || Instant::now() >= until {
+                return concluded;
+            }
+            sleep(BLOW).await;
         }
     }
 
@@ -143,9 +189,23 @@ impl Client {
         }
     }
 
-    /// Asks once more, after the end.
-    pub(crate) async fn replay(&mut self, operation: &Operation) {
-        self.call(operation, None, Manner::Well).await;
+    /// Looks at the operation's state, as its own caller and as another one.
+    pub(crate) async fn peek(&mut self, operation: &Operation, id: &str) {
+        for own in [true, false] {
+            let gateway = self.gateway(operation.leg);
+            let request = operation.peek(id, own);
+            let heard = self
+                .connections
+                .call(gateway.address, &request, Manner::Well);
+            if let Heard::Answer(answer) = heard.await {
+                self.world.recorder.peek(Peek {
+                    at_ms: self.world.recorder.now_ms(),
+                    op: operation.number,
+                    own,
+                    status: answer.status,
+                });
+            }
+        }
     }
 
     async fn call(
@@ -155,11 +215,20 @@ impl Client {
         manner: Manner,
     ) -> Outcome {
         let request = operation.request(fault, &mut self.random);
-        self.send(operation, &request, manner, Sent::Same).await
+        let told = self.send(operation, &request, manner, Sent::Same).await;
+        // Before it is unknown or ended the other request might be the first to be taken, since a
+        // reservation of which nothing came is forgotten.
+        if told.code.as_deref() == Some(UNKNOWN)
+            && told.status == Some(409)
+            && self.random.one_in(4)
+        {
+            self.misuse(operation, "misuse_of_unknown").await;
+        }
+        told.outcome
     }
 
-    async fn misuse(&mut self, operation: &Operation) {
-        self.world.recorder.fault("misuse", "client");
+    async fn misuse(&mut self, operation: &Operation, name: &str) {
+        self.world.recorder.fault(name, "client");
         let request = operation.misuse(&mut self.random);
         let sent = Sent::OtherBody;
         self.send(operation, &request, Manner::Well, sent).await;
@@ -180,7 +249,11 @@ impl Client {
         let length = operation.request(None, &mut self.random).len();
         let (name, manner) = match self.random.below(4) {
             0 | 1 => ("disconnect", Manner::CutAt(self.random.index(length + 1))),
-            2 => ("hang_up", Manner::HangUp),
+            2 => {
+                let after = Duration::from_millis(self.random.below(LISTENS_MS));
+                let bytes = self.random.index(LISTENS_BYTES);
+                ("hang_up", Manner::HangUp { after, bytes })
+            }
             _ => ("slow_sender", Manner::Slowly),
         };
         self.world.recorder.fault(name, "client");
@@ -211,12 +284,8 @@ impl Client {
         request: &[u8],
         manner: Manner,
         sent: Sent,
-    ) -> Outcome {
-        let gateways = match operation.leg {
-            Leg::Postgres => &self.world.postgres,
-            Leg::Sqlite => &self.world.sqlite,
-        };
-        let gateway = self.random.pick(gateways).clone();
+    ) -> Told {
+        let gateway = self.gateway(operation.leg);
         let recorder = self.world.recorder.clone();
         let (began_ms, phase) = (recorder.now_ms(), recorder.phase());
         let heard = self
@@ -235,7 +304,7 @@ impl Client {
             code: None,
             replayed: false,
             body: None,
-            headers: std::collections::BTreeMap::new(),
+            headers: Vec::new(),
             why: None,
         };
         match heard {
@@ -246,28 +315,43 @@ impl Client {
             }
             Heard::Nothing(why) => call.why = Some(why),
         }
-        let outcome = call.outcome;
+        let told = Told {
+            outcome: call.outcome,
+            status: call.status,
+            code: call.code.clone(),
+        };
         recorder.call(call);
-        outcome
+        told
     }
+
+    fn gateway(&mut self, leg: Leg) -> Gateway {
+        let gateways = match leg {
+            Leg::Postgres => &self.world.postgres,
+            Leg::Sqlite => &self.world.sqlite,
+        };
+        self.random.pick(gateways).clone()
+    }
+}
+
+/// What a call was told, as far as it decides what comes next.
+struct Told {
+    outcome: Outcome,
+    status: Option<u16>,
+    code: Option<String>,
 }
 
 /// What an answer says of its call.
 fn note(call: &mut Call, answer: &Answer) {
     call.status = Some(answer.status);
-    call.replayed = answer
-        .headers
-        .get("idempotent-replayed")
-        .map(String::as_str)
-        == Some("true");
+    call.body = Some(String::from_utf8_lossy(&answer.body).into_owned());
+    call.replayed = answer.header("idempotent-replayed") == Some("true");
     if matches!(answer.status, 201 | 402) {
         call.outcome = Outcome::Ok;
-        call.body = Some(String::from_utf8_lossy(&answer.body).into_owned());
-        let repeated = REPEATED.iter().filter_map(|name| {
-            let value = answer.headers.get(*name)?;
-            Some(((*name).to_owned(), value.clone()))
-        });
-        call.headers = repeated.collect();
+        let repeated = answer.headers.iter();
+        let repeated = repeated.filter(|(name, _)| !OF_THE_MOMENT.contains(&name.as_str()));
+        call.headers = repeated.cloned().collect();
+        // Only lines of one name have an order that means something; a stable sort keeps it.
+        call.headers.sort_by(|(one, _), (other, _)| one.cmp(other));
         return;
     }
     let problem: Option<serde_json::Value> = serde_json::from_slice(&answer.body).ok();

@@ -35,14 +35,22 @@ impl Shifted {
     /// A clock that is right until it is [set](Shifted::set), with its file in `directory`.
     pub(crate) fn new(directory: &Path) -> Result<Self> {
         let clock = Self {
-            library: find().context(
-                "clocks are moved by libfaketime, which is not here: install the package \
-                 `libfaketime`",
-            )?,
+            library: find()
+                .context(
+                    "clocks are moved by libfaketime, which is not here: install the package \
+                     `libfaketime`",
+                )
+                // As the kernel names it in the maps of a process.
+                .and_then(|library| Ok(fs::canonicalize(library)?))?,
             file: directory.join("clock"),
         };
         clock.set(0)?;
         Ok(clock)
+    }
+
+    /// What a process that lives by this clock has in it.
+    pub(crate) fn library(&self) -> &Path {
+        &self.library
     }
 
     /// Lets a process that is not started yet live by this clock.

@@ -13,12 +13,14 @@ use tokio_postgres::NoTls;
 
 use crate::chaos::{Done, Mode};
 use crate::ground::Ground;
-use crate::plan::{Action, GATEWAYS, Phase};
+use crate::plan::{Action, GATEWAYS, LEASE_MS, Phase, Target};
 use crate::record::Recorder;
 
 const TERMINATE: &str = include_str!("../queries/terminate.sql");
 /// How long a plan waits for its moment before it is given up.
 const MOMENT: Duration = Duration::from_secs(2);
+/// Between two looks whether a full disk was noticed.
+const LOOK_MS: u64 = 50;
 /// How often the supervisor looks.
 const SUPERVISION: Duration = Duration::from_millis(200);
 /// How often PostgreSQL or Redis is tried to be started again.
@@ -38,6 +40,21 @@ struct Mending {
     postgres: Mutex<()>,
     redis: Mutex<()>,
     disk: Mutex<()>,
+    /// One for each gateway's connections, and for the worker's.
+    links: [Mutex<()>; GATEWAYS + 1],
+    /// One for each gateway, the one on SQLite, the worker and the application.
+    processes: [Mutex<()>; GATEWAYS + 3],
+}
+
+impl Mending {
+    fn process(&self, target: Target) -> &Mutex<()> {
+        &self.processes[match target {
+            Target::Gateway(number) => number,
+            Target::Sqlite => GATEWAYS,
+            Target::Worker => GATEWAYS + 1,
+            Target::App => GATEWAYS + 2,
+        }]
+    }
 }
 
 impl Breaker {
@@ -68,6 +85,8 @@ impl Breaker {
             ended??;
         }
         self.mend(phase)?;
+        // Whoever ended in this phase is found in this phase.
+        self.revive()?;
         self.note_upstream(before, self.ground.chaos.done());
         Ok(())
     }
@@ -75,13 +94,18 @@ impl Breaker {
     /// Starts again what ended by itself, for as long as this is polled.
     pub(crate) async fn supervise(&self) -> Result<()> {
         loop {
-            for process in self.ground.processes() {
-                if process.revive()? {
-                    self.recorder.fault("ended_by_itself", process.name());
-                }
-            }
+            self.revive()?;
             sleep(SUPERVISION).await;
         }
+    }
+
+    fn revive(&self) -> Result<()> {
+        for process in self.ground.processes() {
+            if process.revive()? {
+                self.recorder.fault("ended_by_itself", process.name());
+            }
+        }
+        Ok(())
     }
 
     fn begin(&self, phase: &Phase) -> Result<()> {
@@ -121,21 +145,18 @@ impl Breaker {
         let link_name = |link| format!("link-{}", link + 1);
         match action {
             Action::Kill(target) => {
+                // One that is stopped is to stay so past its lease.
+                let Ok(_mending) = self.mending.process(target).try_lock() else {
+                    return Ok(());
+                };
                 let process = ground.process(target);
                 process.kill();
                 recorder.fault("kill", process.name());
                 process.start()?;
             }
-            Action::Stop(target, ms) => {
-                let process = ground.process(target);
-                if process.signal(Signal::STOP) {
-                    recorder.fault("stop", process.name());
-                    pause(ms).await;
-                    process.signal(Signal::CONT);
-                }
-            }
+            Action::Stop(target, ms) => self.stop(target, ms, ends).await,
             Action::CrashPostgres(ms) => self.crash_postgres(ms).await?,
-            Action::Terminate(count) => self.terminate(count).await,
+            Action::Terminate(count, chosen) => self.terminate(count, chosen).await,
             Action::CutAfterCommit(link, tag) => {
                 let cut = ground.links[link].cut(When::completed(tag));
                 if timeout_at(ends, cut.reached()).await.is_ok() {
@@ -148,6 +169,12 @@ impl Breaker {
                     recorder.fault("cut_after_reserve", link_name(link));
                 }
             }
+            Action::CutAfterVerdict(link, text) => {
+                let cut = ground.links[link].cut(When::answered(text));
+                if timeout_at(ends, cut.reached()).await.is_ok() {
+                    recorder.fault("cut_after_verdict", format!("{} {text}", link_name(link)));
+                }
+            }
             Action::Hold(link, text, ms) => {
                 let held = ground.links[link].hold(When::before(text));
                 if timeout(MOMENT, held.reached()).await.is_ok() {
@@ -157,27 +184,33 @@ impl Breaker {
                 held.open();
             }
             Action::SlowStore(link, delay, ms) => {
+                let _mending = self.mending.links[link].lock().await;
                 recorder.fault("slow_store", link_name(link));
                 ground.links[link].delay(Duration::from_millis(delay));
                 pause(ms).await;
                 ground.links[link].heal();
             }
             Action::Freeze(link, ms) => {
+                let _mending = self.mending.links[link].lock().await;
                 recorder.fault("freeze_store", link_name(link));
                 ground.links[link].freeze();
                 pause(ms).await;
                 ground.links[link].heal();
             }
             Action::MoveClock(offset) => {
+                let process = &ground.gateways[GATEWAYS - 1].process;
                 if let Ok(clock) = &ground.clock {
                     clock.set(offset)?;
-                    recorder.fault("move_clock", format!("{offset:+}s"));
+                    // That the library moves a clock is held by a test; here it has to be there.
+                    if process.has_mapped(clock.library()) {
+                        recorder.fault("move_clock", format!("{offset:+}s"));
+                    }
                 }
             }
             Action::Upstream(mode) => ground.chaos.set(mode),
             Action::FlushRedis => {
-                // It may be down at this moment.
-                if ground.redis().flush().is_ok() {
+                // It may be down at this moment, or have nothing to lose.
+                if ground.redis().flush().is_ok_and(|keys| keys > 0) {
                     recorder.fault("flush_redis", "redis");
                 }
             }
@@ -191,9 +224,21 @@ impl Breaker {
             Action::FillDisk(ms) => {
                 let _mending = self.mending.disk.lock().await;
                 if let Ok(disk) = &ground.disk {
+                    let before = recorder.stores_away();
                     disk.fill()?;
-                    recorder.fault("fill_disk", "sqlite");
                     pause(ms).await;
+                    // The store has room of its own: only one that was refused some met the end.
+                    let refused = timeout(MOMENT, async {
+                        while recorder.stores_away() == before {
+                            disk.fill()?;
+                            pause(LOOK_MS).await;
+                        }
+                        anyhow::Ok(())
+                    });
+                    if let Ok(refused) = refused.await {
+                        refused?;
+                        recorder.fault("fill_disk", "sqlite");
+                    }
                     disk.free()?;
                 }
             }
@@ -212,10 +257,31 @@ impl Breaker {
         Ok(())
     }
 
+    /// Counts only if the very same process was silent for longer than a lease.
+    async fn stop(&self, target: Target, ms: u64, ends: Instant) {
+        let _mending = self.mending.process(target).lock().await;
+        let length = Duration::from_millis(ms);
+        if Instant::now() + length > ends + length / 2 {
+            return;
+        }
+        let process = self.ground.process(target);
+        let began = Instant::now();
+        let Some(stopped) = process.signal(Signal::STOP) else {
+            return;
+        };
+        sleep(length).await;
+        let silent = began.elapsed() > Duration::from_millis(LEASE_MS);
+        if process.signal(Signal::CONT) == Some(stopped) && silent {
+            self.recorder.fault("stop", process.name());
+        }
+    }
+
     async fn start_redis(&self) -> Result<()> {
         let mut attempt = 1;
         loop {
-            let started = self.ground.redis().start_again();
+            let ground = Arc::clone(&self.ground);
+            // It waits for what Redis says.
+            let started = tokio::task::spawn_blocking(move || ground.redis().start_again()).await?;
             match started {
                 Ok(()) => return Ok(()),
                 Err(error) if attempt == START_ATTEMPTS => return Err(error),
@@ -226,14 +292,14 @@ impl Breaker {
     }
 
     /// A server that cannot be asked at this moment ends no connections.
-    async fn terminate(&self, count: i64) {
+    async fn terminate(&self, count: i64, chosen: i64) {
         let url = self.ground.postgres.url();
         let Ok((client, connection)) = tokio_postgres::connect(&url, NoTls).await else {
             return;
         };
         let talking = tokio::spawn(connection);
-        if let Ok(ended) = client.query(TERMINATE, &[&count]).await {
-            for _ in ended {
+        if let Ok(ended) = client.query(TERMINATE, &[&count, &chosen]).await {
+            for _ in ended.iter().filter(|row| row.get(0)) {
                 self.recorder.fault("terminate_backend", "postgres");
             }
         }
@@ -251,6 +317,10 @@ impl Breaker {
             (
                 "reset_before_response",
                 after.reset_before_response - before.reset_before_response,
+            ),
+            (
+                "answer_instead",
+                after.answered_instead - before.answered_instead,
             ),
             ("refuse_upstream", after.refused - before.refused),
             ("delay_upstream", after.delayed - before.delayed),

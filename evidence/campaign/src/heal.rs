@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep};
 use crate::client::{Client, World};
 use crate::ground::Ground;
 use crate::http;
-use crate::operation::{Operation, Place};
+use crate::operation::{Operation, Place, Route};
 use crate::random::Random;
 use crate::record::Recorder;
 
@@ -29,6 +29,8 @@ const ROUNDS: usize = 4;
 const PERSISTENCE: Duration = Duration::from_secs(12);
 /// How many operations a page of the operators' list has.
 const PAGE: usize = 1_000;
+/// What the gateways' configuration calls payments whose provider is given no key.
+const UNKEYED: &str = "create_unkeyed_payment";
 /// How many decisions are taken at a time.
 const OPERATORS: usize = 8;
 
@@ -38,8 +40,15 @@ pub(crate) struct Healer {
     pub(crate) ground: Arc<Ground>,
     pub(crate) world: World,
     pub(crate) clients: usize,
-    /// How many operations are replayed at the end.
-    pub(crate) replays: usize,
+}
+
+/// An operation, as operators see it in a list.
+#[derive(Clone, Debug)]
+struct Listed {
+    id: String,
+    status: String,
+    /// As the history names it.
+    route: &'static str,
 }
 
 /// A charge in the ledger, as far as an operator looks at it.
@@ -65,16 +74,56 @@ impl Healer {
                 break;
             }
         }
-        let mut ended = self.world.operations.ended();
-        for last in (1..ended.len()).rev() {
-            ended.swap(last, random.index(last + 1));
+        self.forget().await?;
+        self.each(
+            self.world.operations.ended(),
+            random,
+            async |client, operation, place| {
+                let until = Instant::now() + PERSISTENCE;
+                client.persist(operation, place, until).await;
+            },
+        )
+        .await;
+        self.peek(random).await;
+        self.list_leftovers().await
+    }
+
+    /// Takes away whatever could answer in the place of a store: the memory of every gateway, and
+    /// the cache.
+    async fn forget(&self) -> Result<()> {
+        for door in self.ground.doors() {
+            door.process.kill();
+            door.process.start()?;
         }
-        ended.truncate(self.replays);
-        self.each(ended, random, async |client, operation, _| {
-            client.replay(operation).await;
+        self.ground.redis().flush()?;
+        self.ground.up().await
+    }
+
+    /// Has some operations looked at by their callers, and by others.
+    async fn peek(&self, random: &mut Random) {
+        let ended = self.world.operations.ended();
+        let by_name: HashMap<(String, String), &(Operation, Place)> = ended
+            .iter()
+            .map(|ended| {
+                let line = ended.0.line(false);
+                ((line.tenant, line.key), ended)
+            })
+            .collect();
+        let mut ids = HashMap::new();
+        let mut work = Vec::new();
+        for seen in self.ground.chaos.witness().some() {
+            if let Some((operation, place)) = by_name.get(&(seen.tenant, seen.key))
+                && ids.insert(operation.number, seen.id).is_none()
+            {
+                work.push((operation.clone(), *place));
+            }
+        }
+        self.each(work, random, async |client, operation, _| {
+            if let Some(id) = ids.get(&operation.number) {
+                client.peek(operation, id).await;
+            }
         })
         .await;
-        self.list_leftovers().await
     }
 
     /// Waits until nothing has been under way for a while.
@@ -99,9 +148,9 @@ impl Healer {
         }
         let ledger = self.ledger()?;
         for some in waiting.chunks(OPERATORS) {
-            let decisions = some.iter().map(|(admin, id)| {
-                let charge = ledger.get(id);
-                decide(&self.world.recorder, *admin, id, charge)
+            let decisions = some.iter().map(|(admin, listed)| {
+                let charge = ledger.get(&listed.id);
+                decide(&self.world.recorder, *admin, listed, charge)
             });
             for decided in join_all(decisions).await {
                 decided?;
@@ -111,11 +160,11 @@ impl Healer {
     }
 
     /// The operations that wait for a person, and where they can be decided.
-    async fn waiting(&self) -> Result<Vec<(SocketAddr, String)>> {
+    async fn waiting(&self) -> Result<Vec<(SocketAddr, Listed)>> {
         let mut waiting = Vec::new();
         for admin in self.stores() {
             let found = list(admin, "dead_lettered=true").await?;
-            waiting.extend(found.into_iter().map(|(id, _)| (admin, id)));
+            waiting.extend(found.into_iter().map(|listed| (admin, listed)));
         }
         Ok(waiting)
     }
@@ -123,8 +172,8 @@ impl Healer {
     async fn list_leftovers(&self) -> Result<()> {
         for admin in self.stores() {
             for status in ["in_progress", "unknown"] {
-                for (id, status) in list(admin, &format!("status={status}")).await? {
-                    self.world.recorder.leftover(&id, &status);
+                for left in list(admin, &format!("status={status}")).await? {
+                    self.world.recorder.leftover(&left.id, &left.status);
                 }
             }
         }
@@ -171,8 +220,8 @@ impl Healer {
     }
 }
 
-/// Ids and statuses, page by page.
-async fn list(admin: SocketAddr, filter: &str) -> Result<Vec<(String, String)>> {
+/// All of a list, page by page.
+async fn list(admin: SocketAddr, filter: &str) -> Result<Vec<Listed>> {
     let mut found = Vec::new();
     let mut cursor = String::new();
     loop {
@@ -180,7 +229,16 @@ async fn list(admin: SocketAddr, filter: &str) -> Result<Vec<(String, String)>> 
         let page = http::ask(admin, &path, None).await?;
         for operation in page["operations"].as_array().into_iter().flatten() {
             let text = |name: &str| operation[name].as_str().unwrap_or_default().to_owned();
-            found.push((text("id"), text("status")));
+            let route = if operation["operation"] == UNKEYED {
+                Route::Strict
+            } else {
+                Route::Keyed
+            };
+            found.push(Listed {
+                id: text("id"),
+                status: text("status"),
+                route: route.name(),
+            });
         }
         match page["next"].as_str() {
             Some(next) => cursor = format!("&cursor={next}"),
@@ -192,9 +250,10 @@ async fn list(admin: SocketAddr, filter: &str) -> Result<Vec<(String, String)>> 
 async fn decide(
     recorder: &Recorder,
     admin: SocketAddr,
-    id: &str,
+    listed: &Listed,
     charge: Option<&Charge>,
 ) -> Result<()> {
+    let id = &listed.id;
     let (verdict, mut decision) = match charge {
         Some(charge) => ("completed", json!({ "response": charge.response(id) })),
         None => ("not_executed", json!({})),
@@ -204,7 +263,7 @@ async fn decide(
     let path = format!("/api/v1/operations/{id}/resolve");
     match http::ask(admin, &path, Some(&decision)).await {
         Ok(_) => {
-            recorder.decision(id, verdict);
+            recorder.decision(id, verdict, listed.route);
             Ok(())
         }
         // Somebody else found out in the meantime, which is as good.

@@ -29,8 +29,9 @@ pub(crate) enum Manner {
     Well,
     /// Only so many bytes; then the connection is reset.
     CutAt(usize),
-    /// All of it; then the connection is reset, and nobody hears the answer.
-    HangUp,
+    /// All of it; then the connection is reset, after so long or after so many bytes of the
+    /// answer, and nobody hears it.
+    HangUp { after: Duration, bytes: usize },
     /// In small pieces.
     Slowly,
 }
@@ -48,9 +49,16 @@ pub(crate) enum Heard {
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
-    /// Names are in lower case.
-    pub(crate) headers: BTreeMap<String, String>,
+    /// All lines, in their order. Names are in lower case.
+    pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let line = self.headers.iter().find(|(known, _)| known == name)?;
+        Some(&line.1)
+    }
 }
 
 /// Connections that are kept, one a server.
@@ -87,7 +95,7 @@ impl Connections {
         let _ = stream.set_nodelay(true);
         match timeout(self.patience, converse(&mut stream, request, manner)).await {
             Ok(Ok(answer)) => {
-                let closes = answer.headers.get("connection");
+                let closes = answer.header("connection");
                 if closes.is_none_or(|what| !what.eq_ignore_ascii_case("close")) {
                     self.kept.insert(to, stream);
                 }
@@ -110,9 +118,12 @@ async fn converse(stream: &mut TcpStream, request: &[u8], manner: Manner) -> Res
             stream.write_all(&request[..length]).await?;
             bail!("disconnected after {length} bytes of {}", request.len());
         }
-        Manner::HangUp => {
+        Manner::HangUp { after, bytes } => {
             stream.write_all(request).await?;
-            bail!("hung up before the answer");
+            let mut heard = vec![0; bytes.max(1)];
+            // However that ends, nobody hears the rest.
+            let _ = timeout(after, stream.read_exact(&mut heard)).await;
+            bail!("hung up before the end of the answer");
         }
         Manner::Slowly => {
             for piece in request.chunks(DRIBBLE) {
@@ -131,7 +142,7 @@ async fn hear(stream: &mut TcpStream) -> Result<Answer> {
             bail!("the connection ended after {} bytes", heard.len());
         }
         if let Some((mut answer, head)) = parse(&heard)? {
-            let length: usize = match answer.headers.get("content-length") {
+            let length: usize = match answer.header("content-length") {
                 Some(length) => length.parse().context("a length that is none")?,
                 None => bail!("an answer without a length"),
             };
@@ -232,9 +243,13 @@ mod tests {
                 panic!("{heard:?}")
             };
             assert_eq!((answer.status, &*answer.body), (201, &b"{}"[..]));
-            assert_eq!(answer.headers["a"], "b");
+            assert_eq!(answer.header("a"), Some("b"));
         }
-        for manner in [Manner::HangUp, Manner::CutAt(0)] {
+        let hang_up = Manner::HangUp {
+            after: Duration::from_millis(1),
+            bytes: 10,
+        };
+        for manner in [hang_up, Manner::CutAt(0)] {
             let heard = connections.call(address, b"x", manner).await;
             assert!(matches!(heard, Heard::Nothing(_)), "{heard:?}");
         }

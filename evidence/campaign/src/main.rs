@@ -24,6 +24,7 @@ mod random;
 mod record;
 mod redis;
 mod result;
+mod witness;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,7 @@ use clap::Parser;
 use semel_campaign_checker::history::Run;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use client::{Client, World};
 use faults::Breaker;
@@ -47,6 +48,10 @@ use plan::Phase;
 use random::Random;
 use record::Recorder;
 use result::Skipped;
+
+/// Far longer than it takes: what is not over by then hangs.
+const LONG_LIMIT: Duration = Duration::from_mins(30);
+const SHORT_LIMIT: Duration = Duration::from_mins(10);
 
 /// Breaks a running Semel in every way we know, and counts what happened.
 #[derive(Parser)]
@@ -60,7 +65,7 @@ struct Arguments {
     /// Where the result goes
     #[arg(long)]
     json: PathBuf,
-    /// Where history, ledger and logs are kept; removed at the end if it is not given
+    /// Where schedule, history, ledger and logs are kept; removed at the end if it is not given
     #[arg(long)]
     keep: Option<PathBuf>,
     /// What everything random comes from; another each time if it is not given
@@ -94,17 +99,41 @@ fn main() -> ExitCode {
 
 #[tokio::main]
 async fn perform(arguments: &Arguments) -> Result<bool> {
+    let limit = if arguments.short {
+        SHORT_LIMIT
+    } else {
+        LONG_LIMIT
+    };
+    // From the very beginning: dropped on the way out, everything that was started ends.
+    let mut interrupted = signal(SignalKind::interrupt())?;
+    let mut terminated = signal(SignalKind::terminate())?;
+    tokio::select! {
+        ended = timeout(limit, campaign(arguments)) => {
+            ended.unwrap_or_else(|_| bail!("it is not over after {} s", limit.as_secs()))
+        }
+        _ = interrupted.recv() => bail!("interrupted"),
+        _ = terminated.recv() => bail!("interrupted"),
+    }
+}
+
+async fn campaign(arguments: &Arguments) -> Result<bool> {
     let unknown = |name: &&String| !plan::names().any(|known| known == name.as_str());
     if let Some(name) = arguments.phases.iter().find(unknown) {
         bail!("there is no phase {name}");
     }
-    let seed = arguments.seed.unwrap_or_else(any_seed);
-    let mut phases = plan::draw(seed, arguments.short, &arguments.phases);
-    println!("{}", result::announce(seed, &phases));
-
     let temporary = tempfile::tempdir()?;
     let place = arguments.keep.as_deref().unwrap_or(temporary.path());
     fs::create_dir_all(place)?;
+    let seed = arguments.seed.unwrap_or_else(any_seed);
+    let mut phases = plan::draw(seed, arguments.short, &arguments.phases);
+    let schedule = place.join("schedule.json");
+    // Before anything is started: a run that dies can be repeated, too.
+    fs::write(
+        &schedule,
+        serde_json::to_vec_pretty(&plan::schedule(&phases))?,
+    )?;
+    println!("{}", result::announce(seed, &phases, &schedule));
+
     let programs = Programs {
         semel: absolute(&arguments.semel)?,
         payments: absolute(&arguments.payments)?,
@@ -116,8 +145,10 @@ async fn perform(arguments: &Arguments) -> Result<bool> {
     let run = Run {
         seed,
         short: arguments.short,
+        all_replayed: true,
     };
     let (recorder, writing) = Recorder::create(&history, run)?;
+    ground.chaos.witness().begin(recorder.clone());
     run_all(arguments, &ground, recorder, &phases, seed).await?;
     let ledger = ground.ledger.clone();
     drop(ground);
@@ -125,7 +156,7 @@ async fn perform(arguments: &Arguments) -> Result<bool> {
 
     let mut report = semel_campaign_checker::check(&history, &[ledger])?;
     if arguments.phases.is_empty() {
-        result::require(&mut report, arguments.short);
+        result::require(&mut report, arguments.short, &skipped);
     }
     let whole = result::whole(&report, schedule, &skipped, arguments.allow_skips)?;
     fs::write(&arguments.json, serde_json::to_vec_pretty(&whole)?)
@@ -182,20 +213,14 @@ async fn run_all(
             ground: Arc::clone(ground),
             world: world.clone(),
             clients: arguments.clients,
-            replays: if arguments.short { 2_000 } else { 30_000 },
         };
         healer.heal(&mut random).await?;
         report("heal", &world);
         Ok(())
     };
-    // Dropped on the way out, everything that was started ends.
-    let mut interrupted = signal(SignalKind::interrupt())?;
-    let mut terminated = signal(SignalKind::terminate())?;
     tokio::select! {
         ended = course => ended,
         failed = breaker.supervise() => failed,
-        _ = interrupted.recv() => bail!("interrupted"),
-        _ = terminated.recv() => bail!("interrupted"),
     }
 }
 

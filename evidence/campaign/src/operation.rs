@@ -7,13 +7,17 @@ use semel_campaign_checker::history;
 
 use crate::random::Random;
 
-/// How many callers there are. Each key is used by all of them, for different payments.
+/// How many callers there are. Each key is used by all of them, mostly for different payments.
 const TENANTS: u64 = 8;
+/// One in so many keys is used by two callers for the very same request. Only then would a key
+/// without its caller give one the answer to the other: with another body it is refused as misuse.
+const TWINS_ONE_IN: u64 = 6;
 /// One in so many keys goes to the application that gives the provider a key; the others show a
 /// second execution as a second charge.
 const KEYED_ONE_IN: u64 = 5;
 /// Longer than `max_request` of the gateways' configuration.
 const OVERSIZED: usize = 80 * 1024;
+const MAX_AMOUNT: u64 = 500_000;
 /// Larger than any amount, so that misuse asks for something else.
 const OTHER: i64 = 1_000_000;
 
@@ -52,8 +56,9 @@ impl Route {
 pub(crate) struct Operation {
     pub(crate) number: u64,
     pub(crate) leg: Leg,
-    route: Route,
+    pub(crate) route: Route,
     tenant: u64,
+    account: u64,
     key: String,
     reference: String,
     amount: i64,
@@ -112,6 +117,20 @@ impl Operation {
         format!("tenant-{}", self.tenant)
     }
 
+    /// Asks for the state of the operation with this id, as its own caller or as the next one.
+    pub(crate) fn peek(&self, id: &str, own: bool) -> Vec<u8> {
+        let tenant = if own {
+            self.tenant
+        } else {
+            (self.tenant + 1) % TENANTS
+        };
+        format!(
+            "GET /.semel/operations/{id} HTTP/1.1\r\nHost: shop.example\r\n\
+             Authorization: Bearer tenant-{tenant}\r\n\r\n"
+        )
+        .into_bytes()
+    }
+
     /// Its own request. The members' order and the blanks differ, and the meaning does not.
     pub(crate) fn request(&self, fault: Option<&str>, random: &mut Random) -> Vec<u8> {
         self.head(&self.body(self.amount, random), &self.key_line(), fault)
@@ -151,7 +170,7 @@ impl Operation {
 
     fn body(&self, amount: i64, random: &mut Random) -> String {
         let amount = format!("\"amount\":{amount}");
-        let account = format!("\"account\":\"acct_{}\"", self.tenant);
+        let account = format!("\"account\":\"acct_{}\"", self.account);
         let reference = format!("\"merchant_reference\":\"{}\"", self.reference);
         let currency = "\"currency\":\"EUR\"".to_owned();
         let mut members = [amount, account, reference, currency];
@@ -190,30 +209,36 @@ pub(crate) struct Place(usize);
 impl Operations {
     /// Invents one that nobody has to be told the end of.
     pub(crate) fn refusable(&self, leg: Leg, random: &mut Random) -> Operation {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let key = number / TENANTS;
-        let route = if key.is_multiple_of(KEYED_ONE_IN) {
-            Route::Keyed
-        } else {
-            Route::Strict
-        };
+        let number = self.number();
+        let amount = random.between(1, MAX_AMOUNT);
         Operation {
-            number,
-            leg,
-            route,
-            tenant: number % TENANTS,
-            key: format!("campaign-key-{key:012}"),
-            reference: format!("order-{number:010}"),
-            amount: i64::try_from(random.between(1, 500_000)).unwrap_or(1),
+            reference: format!("refused-{number:010}"),
+            ..alone(number, leg, amount)
         }
     }
 
     /// Invents one.
     pub(crate) fn wanted(&self, leg: Leg, random: &mut Random) -> (Operation, Place) {
-        let operation = self.refusable(leg, random);
+        let number = self.number();
+        let operation = if (number / TENANTS).is_multiple_of(TWINS_ONE_IN) {
+            // All that both send comes from the number of the first.
+            let first = number & !1;
+            let amount = Random::new(first).between(1, MAX_AMOUNT);
+            Operation {
+                account: first % TENANTS,
+                reference: format!("order-{first:010}"),
+                ..alone(number, leg, amount)
+            }
+        } else {
+            alone(number, leg, random.between(1, MAX_AMOUNT))
+        };
         let mut wanted = self.lock();
         wanted.push((operation.clone(), false));
         (operation, Place(wanted.len() - 1))
+    }
+
+    fn number(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Somebody has heard how it ended.
@@ -251,6 +276,26 @@ impl Operations {
     }
 }
 
+/// An operation that has nothing in common with another but its key.
+fn alone(number: u64, leg: Leg, amount: u64) -> Operation {
+    let key = number / TENANTS;
+    let route = if key.is_multiple_of(KEYED_ONE_IN) {
+        Route::Keyed
+    } else {
+        Route::Strict
+    };
+    Operation {
+        number,
+        leg,
+        route,
+        tenant: number % TENANTS,
+        account: number % TENANTS,
+        key: format!("campaign-key-{key:012}"),
+        reference: format!("order-{number:010}"),
+        amount: i64::try_from(amount).unwrap_or(1),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,18 +305,20 @@ mod tests {
     }
 
     #[test]
-    fn tenants_share_keys_and_nothing_else() {
+    fn tenants_share_keys_and_twins_all_but_their_tenant() {
         let (operations, mut random) = (Operations::default(), Random::new(1));
-        let all: Vec<Operation> = (0..TENANTS * 2)
+        let all: Vec<Operation> = (0..TENANTS * TWINS_ONE_IN)
             .map(|_| operations.wanted(Leg::Postgres, &mut random).0)
             .collect();
+        let body = |operation: &Operation| operation.body(operation.amount, &mut Random::new(4));
         for one in &all {
             let same: Vec<_> = all.iter().filter(|other| other.key == one.key).collect();
             assert_eq!(same.len() as u64, TENANTS);
             let own = same.iter().filter(|other| other.tenant == one.tenant);
             assert_eq!(own.count(), 1);
-            let reference = all.iter().filter(|other| other.reference == one.reference);
-            assert_eq!(reference.count(), 1);
+            let twins = one.number < TENANTS;
+            let alike = all.iter().filter(|other| body(other) == body(one));
+            assert_eq!(alike.count(), if twins { 2 } else { 1 });
         }
     }
 

@@ -32,16 +32,18 @@ pub(crate) type Link = usize;
 pub(crate) enum Action {
     /// SIGKILL, and started again at once.
     Kill(Target),
-    /// SIGSTOP, and SIGCONT so much later.
+    /// SIGSTOP, and SIGCONT so much later, when its leases are over.
     Stop(Target, u64),
     /// PostgreSQL ends at once, and is started again so much later.
     CrashPostgres(u64),
-    /// So many connections are ended by the server.
-    Terminate(i64),
+    /// So many connections are ended by the server, chosen by the number, busy ones first.
+    Terminate(i64, i64),
     /// The next commit of a write is performed, and its answer is lost.
     CutAfterCommit(Link, &'static str),
     /// The next answer to a reservation is lost.
     CutAfterReserve(Link),
+    /// The next answer to a statement of a worker with this text is lost.
+    CutAfterVerdict(Link, &'static str),
     /// The next statement with this text is kept so long, and then performed.
     Hold(Link, &'static str, u64),
     /// Every message to and from the store takes so much longer, for so long.
@@ -84,7 +86,7 @@ const SKETCHES: [Sketch; 15] = [
     ("slow_store", 25, 4, slow_store),
     ("clocks", 35, 5, clocks),
     ("clients", 35, 5, |drawing| drawing.traffic.badly = 2),
-    ("upstream", 35, 5, upstream),
+    ("upstream", 40, 6, upstream),
     ("redis", 25, 4, redis),
     ("sqlite_kills", 30, 5, sqlite_kills),
     ("disk_full", 30, 6, disk_full),
@@ -106,6 +108,7 @@ pub(crate) fn draw(seed: u64, short: bool, only: &[String]) -> Vec<Phase> {
             leg: Leg::Postgres,
             badly: 30,
             provider: 60,
+            again: 0,
         };
         let mut drawing = Drawing {
             random: &mut own,
@@ -199,7 +202,10 @@ fn postgres_crashes(drawing: &mut Drawing<'_>) {
 
 fn terminated_backends(drawing: &mut Drawing<'_>) {
     drawing.every(250, 0, |random| {
-        Action::Terminate(i64::try_from(random.between(1, 4)).unwrap_or(1))
+        let count = i64::try_from(random.between(1, 4)).unwrap_or(1);
+        // As many bits as a positive number of PostgreSQL's has.
+        let chosen = i64::try_from(random.next() >> 1).unwrap_or(0);
+        Action::Terminate(count, chosen)
     });
 }
 
@@ -211,6 +217,20 @@ fn ambiguous_commits(drawing: &mut Drawing<'_>) {
         Action::CutAfterCommit(link(random), tag)
     });
     drawing.every(400, 500, |random| Action::CutAfterReserve(link(random)));
+    // Verdicts of the reconciler, sweeps and claims: by the worker that is alone, and by the one
+    // inside the first gateway.
+    const OF_WORKERS: [&str; 4] = [
+        "'resolved_completed'",
+        "'resolved_not_executed'",
+        "'asked'",
+        "'sweeper'",
+    ];
+    drawing.every(600, 500, |random| {
+        let text = *random.pick(&OF_WORKERS);
+        Action::CutAfterVerdict(*random.pick(&[0, GATEWAYS]), text)
+    });
+    // So that there is something to reconcile.
+    drawing.traffic.provider = 20;
 }
 
 fn held_statements(drawing: &mut Drawing<'_>) {
@@ -250,7 +270,12 @@ fn clocks(drawing: &mut Drawing<'_>) {
         -2 * YEAR,
         0,
     ];
-    drawing.every(800, 0, |random| Action::MoveClock(*random.pick(&OFFSETS)));
+    let mut last = 0;
+    drawing.every(800, 0, |random| {
+        let others: Vec<i64> = OFFSETS.into_iter().filter(|other| *other != last).collect();
+        last = *random.pick(&others);
+        Action::MoveClock(last)
+    });
 }
 
 fn upstream(drawing: &mut Drawing<'_>) {
@@ -260,10 +285,11 @@ fn upstream(drawing: &mut Drawing<'_>) {
     drawing.every(900, 400, |random| {
         let one_in = u32::try_from(random.between(3, 10)).unwrap_or(5);
         turn += 1;
-        Action::Upstream(match turn % 4 {
+        Action::Upstream(match turn % 5 {
             1 => Mode::ResetMidResponse { one_in },
             2 => Mode::ResetBeforeResponse { one_in },
-            3 => Mode::RefuseSome { one_in },
+            3 => Mode::AnswerInstead { one_in },
+            4 => Mode::RefuseSome { one_in },
             _ => Mode::Delay {
                 ms: random.between(100, 800),
             },
@@ -272,6 +298,8 @@ fn upstream(drawing: &mut Drawing<'_>) {
 }
 
 fn redis(drawing: &mut Drawing<'_>) {
+    // The first replay fills the cache, and the others, at other gateways, are answered from it.
+    drawing.traffic.again = 3;
     drawing.every(900, 500, |_| Action::FlushRedis);
     drawing.every(3_000, 2_000, |random| {
         Action::KillRedis(random.between(0, 1_500))

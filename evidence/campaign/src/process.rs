@@ -1,9 +1,9 @@
 //! A process that is killed, stopped and started again.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::net::{SocketAddr, TcpListener};
 use std::ops::Range;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -81,12 +81,25 @@ impl Process {
         self.state().clock = clock;
     }
 
-    /// SIGSTOP or SIGCONT. Says whether there was a process.
-    pub(crate) fn signal(&self, signal: Signal) -> bool {
-        let state = self.state();
-        let id = state.child.as_ref().map(Child::id);
-        let id = id.and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        id.is_some_and(|id| kill_process(id, signal).is_ok())
+    /// SIGSTOP or SIGCONT. Says which process it was, if there was one.
+    pub(crate) fn signal(&self, signal: Signal) -> Option<Pid> {
+        let id = self.id()?;
+        kill_process(id, signal).is_ok().then_some(id)
+    }
+
+    /// Whether this library is in the process that runs now.
+    pub(crate) fn has_mapped(&self, library: &Path) -> bool {
+        let maps = self
+            .id()
+            .map(|id| format!("/proc/{}/maps", id.as_raw_nonzero()));
+        let maps = maps.and_then(|maps| fs::read_to_string(maps).ok());
+        let library = library.to_string_lossy();
+        maps.is_some_and(|maps| maps.contains(library.as_ref()))
+    }
+
+    fn id(&self) -> Option<Pid> {
+        let id = self.state().child.as_ref().map(Child::id)?;
+        Pid::from_raw(i32::try_from(id).ok()?)
     }
 
     /// Starts it again if it ended by itself, as a supervisor does. Says whether it had to.

@@ -10,8 +10,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use anyhow::{Context as _, Result};
-use semel_campaign_checker::history::{Call, Decision, Fault, Leftover, Line, Operation, Run};
+use semel_campaign_checker::history::{
+    Call, Decision, Execution, Fault, Leftover, Line, Operation, Outcome, Peek, Run,
+};
 use tokio::time::Instant;
+
+/// What a gateway says whose store does not answer.
+const STORE_AWAY: &str = "idempotency_store_unavailable";
 
 /// The history of a run. Clones write the same one.
 #[derive(Clone, Debug)]
@@ -26,6 +31,8 @@ struct Shared {
     phase: Mutex<String>,
     calls: AtomicU64,
     answered: AtomicU64,
+    /// How often a gateway said that its store does not answer.
+    stores_away: AtomicU64,
     faults: Mutex<BTreeMap<String, u64>>,
 }
 
@@ -74,8 +81,11 @@ impl Recorder {
 
     pub(crate) fn call(&self, call: Call) {
         self.shared.calls.fetch_add(1, Ordering::Relaxed);
-        if call.body.is_some() {
+        if call.outcome == Outcome::Ok {
             self.shared.answered.fetch_add(1, Ordering::Relaxed);
+        }
+        if call.code.as_deref() == Some(STORE_AWAY) {
+            self.shared.stores_away.fetch_add(1, Ordering::Relaxed);
         }
         self.write(Line::Call(call));
     }
@@ -92,10 +102,19 @@ impl Recorder {
         }));
     }
 
-    pub(crate) fn decision(&self, id: &str, verdict: &str) {
+    pub(crate) fn execution(&self, execution: Execution) {
+        self.write(Line::Execution(execution));
+    }
+
+    pub(crate) fn peek(&self, peek: Peek) {
+        self.write(Line::Peek(peek));
+    }
+
+    pub(crate) fn decision(&self, id: &str, verdict: &str, route: &str) {
         self.write(Line::Decision(Decision {
             id: id.to_owned(),
             verdict: verdict.to_owned(),
+            route: route.to_owned(),
         }));
     }
 
@@ -110,6 +129,11 @@ impl Recorder {
     pub(crate) fn calls(&self) -> (u64, u64) {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         (read(&self.shared.calls), read(&self.shared.answered))
+    }
+
+    /// How often a gateway said that its store does not answer.
+    pub(crate) fn stores_away(&self) -> u64 {
+        self.shared.stores_away.load(Ordering::Relaxed)
     }
 
     /// How often everything was broken so far.

@@ -1,11 +1,13 @@
 //! A Redis to flush and to kill.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{Ipv4Addr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+
+use crate::process::free_address;
 
 /// A Redis on the same machine that needs longer for one command is as good as gone.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -26,9 +28,7 @@ impl Redis {
     pub(crate) fn start() -> Result<Self> {
         let mut attempt = 1;
         loop {
-            let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-                .local_addr()?
-                .port();
+            let port = free_address()?.port();
             let mut redis = Self { port, child: None };
             match redis.start_again() {
                 Ok(()) => return Ok(redis),
@@ -43,9 +43,15 @@ impl Redis {
         format!("redis://127.0.0.1:{}/0", self.port)
     }
 
-    /// Forgets everything.
-    pub(crate) fn flush(&self) -> Result<()> {
-        self.ask("FLUSHALL", "+OK")
+    /// Forgets everything. Says how much that was.
+    pub(crate) fn flush(&self) -> Result<u64> {
+        let keys = self.ask("DBSIZE")?;
+        let keys = keys.strip_prefix(':').and_then(|keys| keys.parse().ok());
+        let answer = self.ask("FLUSHALL")?;
+        if answer != "+OK" {
+            bail!("Redis answered FLUSHALL with {answer}");
+        }
+        keys.context("Redis does not say how much it has")
     }
 
     /// Ends it without a word (SIGKILL).
@@ -87,21 +93,16 @@ impl Redis {
         bail!("Redis ended instead of answering:\n{heard}")
     }
 
-    fn ask(&self, command: &str, expected: &str) -> Result<()> {
+    /// The first line of the answer.
+    fn ask(&self, command: &str) -> Result<String> {
         let address = (Ipv4Addr::LOCALHOST, self.port).into();
         let mut stream = TcpStream::connect_timeout(&address, PATIENCE)
             .context("Redis does not take a connection")?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.write_all(format!("{command}\r\n").as_bytes())?;
-        let mut answer = vec![0; expected.len()];
-        stream.read_exact(&mut answer)?;
-        if answer != expected.as_bytes() {
-            bail!(
-                "Redis answered {command} with {}",
-                String::from_utf8_lossy(&answer)
-            );
-        }
-        Ok(())
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
     }
 }
 
@@ -126,11 +127,14 @@ mod tests {
             }
         };
         let url = redis.url();
-        redis.ask("SET a b", "+OK").unwrap();
-        redis.ask("GET a", "$1\r\nb").unwrap();
-        redis.flush().unwrap();
-        redis.ask("GET a", "$-1").unwrap();
-        redis.ask("SET a b", "+OK").unwrap();
+        let set = |redis: &Redis| assert_eq!(redis.ask("SET a b").unwrap(), "+OK");
+        let missing = |redis: &Redis| assert_eq!(redis.ask("GET a").unwrap(), "$-1");
+        set(&redis);
+        assert_eq!(redis.ask("GET a").unwrap(), "$1");
+        assert_eq!(redis.flush().unwrap(), 1);
+        assert_eq!(redis.flush().unwrap(), 0);
+        missing(&redis);
+        set(&redis);
 
         redis.kill().unwrap();
         redis.kill().unwrap();
@@ -139,6 +143,6 @@ mod tests {
         redis.start_again().unwrap();
         redis.start_again().unwrap();
         assert_eq!(redis.url(), url);
-        redis.ask("GET a", "$-1").unwrap();
+        missing(&redis);
     }
 }

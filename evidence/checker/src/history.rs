@@ -1,7 +1,5 @@
 //! What a campaign writes down, one JSON object a line, while it happens.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 /// A line of the history.
@@ -14,6 +12,10 @@ pub enum Line {
     Operation(Operation),
     /// A call that ended, however it ended.
     Call(Call),
+    /// A request that reached the application.
+    Execution(Execution),
+    /// The status of an operation was asked for.
+    Peek(Peek),
     /// Something was broken on purpose.
     Fault(Fault),
     /// What an operator decided about an operation that nobody could find the truth of.
@@ -29,6 +31,9 @@ pub struct Run {
     pub seed: u64,
     /// Whether it was the short one.
     pub short: bool,
+    /// Whether every operation that had ended was asked for again in the phase `heal`.
+    #[serde(default)]
+    pub all_replayed: bool,
 }
 
 /// Something a client wants done once.
@@ -40,7 +45,8 @@ pub struct Operation {
     pub tenant: String,
     /// The idempotency key.
     pub key: String,
-    /// Unique to the operation, and in the ledger's entry.
+    /// In the ledger's entry. A tenant has one operation of it; twins of other tenants may have
+    /// the same, and each of them is to be executed once.
     pub reference: String,
     /// In minor units.
     pub amount: i64,
@@ -68,7 +74,7 @@ pub struct Call {
     pub sent: Sent,
     /// What the client may conclude from it alone.
     pub outcome: Outcome,
-    /// The status, where there was an answer.
+    /// The status, where there was an answer and all of it came.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
     /// The `code` of a problem, where there was one.
@@ -77,12 +83,13 @@ pub struct Call {
     /// Whether the answer said that it was a replay.
     #[serde(default)]
     pub replayed: bool,
-    /// The answer's body, where the outcome is [`Outcome::Ok`].
+    /// The answer's body, where all of it came, whatever it says.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
-    /// The answer's headers that have to be the same on every replay.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub headers: BTreeMap<String, String>,
+    /// The answer's header lines in their order, with names in lower case, without those that may
+    /// differ from one answer to the next.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
     /// How the call itself was spoilt, or why there was no answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
@@ -112,6 +119,35 @@ pub enum Outcome {
     Indeterminate,
 }
 
+/// A request that reached the application, as the network in front of it saw. Only there is an
+/// execution seen that leaves no charge behind, or whose charge the provider recognised.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Execution {
+    /// Milliseconds since the run began.
+    pub at_ms: u64,
+    /// Whose operation it is.
+    pub tenant: String,
+    /// Its idempotency key.
+    pub key: String,
+    /// The operation's id in the store.
+    pub id: String,
+    /// Which attempt of the operation it is.
+    pub attempt: u32,
+}
+
+/// The status of an operation was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peek {
+    /// Milliseconds since the run began.
+    pub at_ms: u64,
+    /// The operation.
+    pub op: u64,
+    /// Whether its own tenant asked, who does so only after its end.
+    pub own: bool,
+    /// The status of the answer.
+    pub status: u16,
+}
+
 /// Something was broken on purpose.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
@@ -132,6 +168,9 @@ pub struct Decision {
     pub id: String,
     /// `completed` or `not_executed`.
     pub verdict: String,
+    /// The [route](Operation::route) of the operation, where it is known.
+    #[serde(default)]
+    pub route: String,
 }
 
 /// An unfinished operation at the end.

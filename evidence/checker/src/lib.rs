@@ -16,23 +16,40 @@
 //! ```
 //!
 //! What the history must keep to, for the rules to mean what they say:
-//! - A reference belongs to one operation. An operation comes before its calls.
+//! - An operation comes before its calls, its executions, and whoever asks for its status.
+//! - A tenant has one operation of a key, and one of a reference. Operations of other tenants may
+//!   have the same key and the same reference; then they ask for the very same thing, and each of
+//!   them is to be executed once.
 //! - A call with another body is sent only when an answer has shown that the operation is recorded.
 //!   Before that it might be the first to arrive, and then it would be the operation.
 //! - Every operation that is not meant to be refused is asked for until it has a final answer.
+//! - Every call is in it, also where nobody heard an answer: an end that was made by a call that
+//!   is not written down looks like one that was made by a call that was refused.
+//! - A call has a status, a body and header lines only where the whole answer came. Header lines
+//!   that may differ from one answer to the next are left out, above all the mark of a replay.
+//! - Every request with an operation's id that is given to the application is an execution.
+//!   Executions of operations that are meant to be refused may be there: what is malformed for
+//!   the application, and for nobody before it, is for the application to refuse.
+//! - A tenant asks for the status of its own operation only after the end, and while the store can
+//!   be reached. Whoever else asks does so then, too.
+//! - What ends by itself is noticed in the phase in which it ended.
+//! - The last phase is called `heal`. Where the run says `all_replayed`, everything that had ended
+//!   before is asked for in it until it is answered.
 //! - The answers are those of the payments example: JSON that names `merchant_reference`,
 //!   `amount` and `charge_id`.
 
 mod error;
+mod hash;
 pub mod history;
+mod judge;
 mod ledger;
 mod lines;
 mod operation;
+mod reference;
 mod report;
 mod rule;
 mod tally;
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 pub use error::Error;
@@ -40,11 +57,9 @@ pub use report::{Example, LedgerCounts, Phase, Report, Requirement, Second, Tota
 pub use rule::Rule;
 
 use history::Line;
+use judge::Judge;
 use ledger::Ledger;
 use lines::Lines;
-use operation::Told;
-use rule::Findings;
-use tally::Tally;
 
 /// Reads what the clients saw and what the provider did, and says where the two disagree.
 ///
@@ -59,51 +74,9 @@ pub fn check(history: &Path, ledgers: &[PathBuf]) -> Result<Report, Error> {
     let Some((_, Line::Run(run))) = lines.next::<Line>()? else {
         return Err(lines.wrong(1, "it does not begin with what run it is"));
     };
-    let mut told: HashMap<u64, Told> = HashMap::new();
-    let mut by_reference: HashMap<Box<str>, u64> = HashMap::new();
-    let mut tally = Tally::default();
-    let mut found = Findings::default();
+    let mut judge = Judge::default();
     while let Some((number, line)) = lines.next::<Line>()? {
-        match line {
-            Line::Run(_) => return Err(lines.wrong(number, "a second run begins")),
-            Line::Operation(operation) => {
-                let reference = operation.reference.as_str().into();
-                let (op, new) = (operation.op, Told::new(operation));
-                if by_reference.insert(reference, op).is_some() || told.insert(op, new).is_some() {
-                    return Err(lines.wrong(number, "two operations share a number or reference"));
-                }
-            }
-            Line::Call(call) => {
-                let Some(told) = told.get_mut(&call.op) else {
-                    return Err(lines.wrong(number, "a call of no operation"));
-                };
-                if !tally.call(&call, told.is_untried()) {
-                    return Err(lines.wrong(number, "a call ends before it began, or in days"));
-                }
-                told.hear(call);
-            }
-            Line::Fault(fault) => tally.fault(fault),
-            Line::Decision(decision) => tally.decision(decision.verdict),
-            Line::Leftover(leftover) => found.add(
-                Rule::StuckKeys,
-                None,
-                format!("{} is left {} in the store", leftover.id, leftover.status),
-            ),
-        }
+        judge.hear(line).map_err(|what| lines.wrong(number, what))?;
     }
-    for (reference, charges) in ledger.by_reference() {
-        if !by_reference.contains_key(reference) {
-            let id = charges.first().map_or("", |charge| charge.id.as_ref());
-            let what = format!("{id} is for {reference}, which nobody asked for");
-            found.add(Rule::EffectsNeverSurfaced, None, what);
-        }
-    }
-    // In their order, so that two checks of one history show the same examples.
-    let mut told: Vec<(u64, Told)> = told.into_iter().collect();
-    told.sort_unstable_by_key(|(op, _)| *op);
-    for (op, told) in &told {
-        told.judge(*op, &ledger, &mut found);
-    }
-    let operations = told.len() as u64;
-    Ok(Report::new(&run, operations, tally, ledger.counts(), found))
+    Ok(judge.conclude(&run, &ledger))
 }

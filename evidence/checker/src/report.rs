@@ -56,6 +56,12 @@ pub struct Totals {
     pub other_body: u64,
     /// Calls that no server should take.
     pub malformed: u64,
+    /// Requests that reached the application.
+    pub executions: u64,
+    /// Times that the status of an operation was asked for.
+    pub peeks: u64,
+    /// Operations that share their reference with those of other tenants.
+    pub twins: u64,
     /// Faults named `kill`: processes ended by SIGKILL.
     pub kills: u64,
     /// Faults named `stop`: processes held by SIGSTOP.
@@ -190,6 +196,9 @@ impl Report {
             "replayed" => totals.replayed,
             "other_body" => totals.other_body,
             "malformed" => totals.malformed,
+            "executions" => totals.executions,
+            "peeks" => totals.peeks,
+            "twins" => totals.twins,
             "kills" => totals.kills,
             "stops" => totals.stops,
             "ambiguous_commits" => totals.ambiguous_commits,

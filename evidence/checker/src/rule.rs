@@ -13,27 +13,35 @@ const MAX_EXAMPLES: usize = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
-    /// The provider was asked twice for one reference, whatever it answered.
+    /// The provider was asked more often for a reference than there are operations of it,
+    /// whatever it answered.
     DuplicateEffects,
     /// A client was told an end that the ledger, or a later answer, knows nothing of.
     LostAcknowledgements,
     /// Two final answers to one operation are not the same.
     AlteredReplays,
-    /// A client was given the answer to somebody else's operation.
+    /// A client was given something of somebody else's operation.
     AnswersAcrossTenants,
     /// An operation has no end although everything has been healed.
     StuckKeys,
-    /// Money moved, and nobody was ever told.
+    /// Money moved, and nobody was ever told; or the application was asked for what nobody wanted.
     EffectsNeverSurfaced,
     /// A key with another body, or something malformed, was answered as if it were right.
     MisuseAccepted,
-    /// Money moved although every answer said that nothing was done.
+    /// Something was done although every call that can have done it said that nothing was.
     EffectsOfRefusedCalls,
+    /// An operation was given to the application once more than it may be, whether or not money
+    /// moved.
+    ExecutedAgain,
+    /// A person had to decide what the application could have told.
+    NeedlessDecisions,
+    /// A process ended by itself while its disk was not full.
+    Crashes,
 }
 
 impl Rule {
     /// All of them: a rule that was not broken is shown with a zero.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::DuplicateEffects,
         Self::LostAcknowledgements,
         Self::AlteredReplays,
@@ -42,6 +50,9 @@ impl Rule {
         Self::EffectsNeverSurfaced,
         Self::MisuseAccepted,
         Self::EffectsOfRefusedCalls,
+        Self::ExecutedAgain,
+        Self::NeedlessDecisions,
+        Self::Crashes,
     ];
 }
 

@@ -1,263 +1,18 @@
 //! A clean history has no violation, and each rule finds the one that is put in.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
 
-use std::collections::BTreeMap;
+#[path = "rules/story.rs"]
+mod story;
+
 use std::fs;
-use std::path::PathBuf;
 
-use semel_campaign_checker::history::{
-    Call, Decision, Fault, Leftover, Line, Operation, Outcome, Run, Sent,
+use semel_campaign_checker::history::{Call, Leftover, Line, Operation, Outcome, Run, Sent};
+use semel_campaign_checker::{Error, Rule, check};
+use serde_json::json;
+
+use crate::story::{
+    Story, call, charge, decision, end, execution, fault, operation, peek, refused, twin,
 };
-use semel_campaign_checker::{Error, Report, Rule, check};
-use serde_json::{Value, json};
-use tempfile::TempDir;
-
-/// A history and its ledger, to be spoilt.
-#[derive(Clone)]
-struct Story {
-    lines: Vec<Line>,
-    ledger: Vec<Value>,
-}
-
-/// `SplitMix64`.
-struct Dice(u64);
-
-impl Dice {
-    fn draw(&mut self, below: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % below
-    }
-}
-
-fn operation(op: u64) -> Operation {
-    Operation {
-        op,
-        tenant: format!("tenant-{}", op % 3),
-        key: format!("key-{}", op / 3),
-        reference: format!("ref-{op}"),
-        amount: 1_000 + i64::try_from(op).unwrap(),
-        route: "payments".into(),
-        refusable: false,
-    }
-}
-
-fn call(op: u64, began_ms: u64, outcome: Outcome) -> Call {
-    Call {
-        op,
-        began_ms,
-        ended_ms: began_ms + 5,
-        phase: format!("phase-{}", began_ms / 10_000),
-        gateway: "a".into(),
-        sent: Sent::Same,
-        outcome,
-        status: None,
-        code: None,
-        replayed: false,
-        body: None,
-        headers: BTreeMap::new(),
-        why: None,
-    }
-}
-
-/// The final answer that the example gives.
-fn end(op: u64, began_ms: u64, declined: bool) -> Call {
-    let wanted = operation(op);
-    let body = json!({
-        "id": format!("pay_{op}"),
-        "status": if declined { "declined" } else { "succeeded" },
-        "amount": wanted.amount,
-        "merchant_reference": wanted.reference,
-        "charge_id": format!("ch_{op}"),
-    });
-    Call {
-        status: Some(if declined { 402 } else { 201 }),
-        body: Some(body.to_string()),
-        headers: BTreeMap::from([("location".into(), format!("/payments/pay_{op}"))]),
-        ..call(op, began_ms, Outcome::Ok)
-    }
-}
-
-fn refused(op: u64, began_ms: u64, outcome: Outcome, status: u16, code: &str) -> Call {
-    Call {
-        status: Some(status),
-        code: Some(code.into()),
-        ..call(op, began_ms, outcome)
-    }
-}
-
-fn charge(op: u64, declined: bool) -> Value {
-    let wanted = operation(op);
-    json!({
-        "id": format!("ch_{op}"),
-        "idempotency_key": null,
-        "amount": wanted.amount,
-        "currency": "EUR",
-        "reference": wanted.reference,
-        "status": if declined { "declined" } else { "succeeded" },
-    })
-}
-
-impl Story {
-    fn empty() -> Self {
-        Self {
-            lines: vec![Line::Run(Run {
-                seed: 7,
-                short: true,
-            })],
-            ledger: Vec::new(),
-        }
-    }
-
-    /// One operation that was made and answered twice.
-    fn paid() -> Self {
-        let mut story = Self::empty();
-        story.lines.push(Line::Operation(operation(1)));
-        story.lines.push(Line::Call(end(1, 10, false)));
-        story.lines.push(Line::Call(end(1, 20, false)));
-        story.ledger.push(charge(1, false));
-        story
-    }
-
-    /// Whatever may happen to operations without anything being wrong.
-    fn clean(seed: u64) -> Self {
-        let mut dice = Dice(seed);
-        let mut story = Self::empty();
-        let mut at = 0;
-        for op in 0..40 {
-            at += dice.draw(2_000);
-            if dice.draw(10) == 0 {
-                story.refusable(op, at);
-            } else {
-                let declined = dice.draw(8) == 0;
-                at = story.ordinary(op, at, declined, &mut dice);
-            }
-        }
-        story.ledger.push(json!({
-            "id": "re_1", "idempotency_key": null, "charge_id": "ch_1", "amount": 1,
-            "currency": "EUR", "status": "succeeded",
-        }));
-        for name in ["kill", "kill", "stop", "cut_after_commit", "redis_flush"] {
-            story.lines.push(Line::Fault(Fault {
-                at_ms: dice.draw(at.max(1)),
-                phase: "phase-0".into(),
-                name: name.into(),
-                target: "a".into(),
-            }));
-        }
-        story.lines.push(Line::Decision(Decision {
-            id: "0198".into(),
-            verdict: "completed".into(),
-        }));
-        story
-    }
-
-    fn refusable(&mut self, op: u64, at: u64) {
-        self.lines.push(Line::Operation(Operation {
-            refusable: true,
-            ..operation(op)
-        }));
-        self.lines.push(Line::Call(Call {
-            sent: Sent::Malformed,
-            ..refused(op, at, Outcome::Failed, 400, "idempotency_key_missing")
-        }));
-    }
-
-    /// Refusals and doubts, one end, and again refusals, replays and misuse.
-    fn ordinary(&mut self, op: u64, from: u64, declined: bool, dice: &mut Dice) -> u64 {
-        use Outcome::{Failed, Indeterminate};
-        let mut at = from;
-        self.lines.push(Line::Operation(operation(op)));
-        let mut push = |call| self.lines.push(Line::Call(call));
-        for _ in 0..dice.draw(4) {
-            push(match dice.draw(5) {
-                0 => call(op, at, Indeterminate),
-                1 => refused(op, at, Indeterminate, 409, "idempotency_key_in_progress"),
-                2 => refused(op, at, Indeterminate, 504, "idempotency_outcome_unknown"),
-                3 => refused(op, at, Failed, 503, "operation_not_executed"),
-                _ => refused(op, at, Failed, 503, "idempotency_store_unavailable"),
-            });
-            at += 10;
-        }
-        push(end(op, at, declined));
-        // Began before the end was there, so it may not know it yet.
-        push(refused(
-            op,
-            at,
-            Indeterminate,
-            409,
-            "idempotency_key_in_progress",
-        ));
-        for _ in 0..dice.draw(4) {
-            at += 10;
-            push(match dice.draw(4) {
-                0 => call(op, at, Indeterminate),
-                1 => refused(op, at, Failed, 503, "idempotency_store_unavailable"),
-                2 => Call {
-                    sent: Sent::OtherBody,
-                    ..refused(op, at, Failed, 422, "idempotency_key_reused")
-                },
-                _ => Call {
-                    replayed: true,
-                    ..end(op, at, declined)
-                },
-            });
-        }
-        self.ledger.push(charge(op, declined));
-        at
-    }
-
-    fn call_mut(&mut self, index: usize) -> &mut Call {
-        let Line::Call(call) = &mut self.lines[index] else {
-            panic!("line {index} is no call");
-        };
-        call
-    }
-
-    fn operation_mut(&mut self) -> &mut Operation {
-        let Line::Operation(operation) = &mut self.lines[1] else {
-            panic!("line 1 is no operation");
-        };
-        operation
-    }
-
-    fn written(&self) -> (TempDir, PathBuf, Vec<PathBuf>) {
-        let directory = tempfile::tempdir().unwrap();
-        let history = directory.path().join("history.jsonl");
-        let ledger = directory.path().join("ledger.jsonl");
-        let lines = self
-            .lines
-            .iter()
-            .map(|line| serde_json::to_string(line).unwrap() + "\n");
-        fs::write(&history, lines.collect::<String>()).unwrap();
-        let lines = self.ledger.iter().map(|line| format!("{line}\n"));
-        fs::write(&ledger, lines.collect::<String>()).unwrap();
-        (directory, history, vec![ledger])
-    }
-
-    fn judged(&self) -> Result<Report, Error> {
-        let (_directory, history, ledgers) = self.written();
-        check(&history, &ledgers)
-    }
-
-    /// That these rules were broken so often, and no other.
-    #[track_caller]
-    fn breaks(&self, expected: &[(Rule, u64)]) {
-        let report = self.judged().unwrap();
-        let expected: BTreeMap<Rule, u64> = Rule::ALL
-            .into_iter()
-            .map(|rule| {
-                let count = expected.iter().find(|(broken, _)| *broken == rule);
-                (rule, count.map_or(0, |(_, count)| *count))
-            })
-            .collect();
-        assert_eq!(report.violations, expected, "{:?}", report.examples);
-        let broken = expected.values().any(|count| *count > 0);
-        assert_eq!(report.passed, !broken);
-    }
-}
 
 #[test]
 fn clean_histories_break_no_rule() {
@@ -265,6 +20,37 @@ fn clean_histories_break_no_rule() {
         Story::clean(seed).breaks(&[]);
     }
     Story::paid().breaks(&[]);
+    Story::paid_to_twins().breaks(&[]);
+}
+
+#[test]
+fn the_report_of_a_clean_history_has_every_rule_at_zero() {
+    let story = Story::clean(1);
+    for kind in ["Execution", "Peek", "Decision", "Fault"] {
+        let has = |line: &Line| format!("{line:?}").starts_with(kind);
+        assert!(story.lines.iter().any(has), "{kind}");
+    }
+    let mut report = story.judged().unwrap();
+    report.require("twins", 2);
+    report.require("executions", 10);
+    report.require("peeks", 10);
+    let whole = serde_json::to_value(&report).unwrap();
+    assert_eq!(whole["passed"], true, "{whole}");
+    let zeroes = json!({
+        "duplicate_effects": 0,
+        "lost_acknowledgements": 0,
+        "altered_replays": 0,
+        "answers_across_tenants": 0,
+        "stuck_keys": 0,
+        "effects_never_surfaced": 0,
+        "misuse_accepted": 0,
+        "effects_of_refused_calls": 0,
+        "executed_again": 0,
+        "needless_decisions": 0,
+        "crashes": 0,
+    });
+    assert_eq!(whole["violations"], zeroes);
+    assert_eq!(whole["examples"], json!({}));
 }
 
 #[test]
@@ -330,6 +116,12 @@ fn an_end_that_is_denied_later_is_a_lost_acknowledgement() {
             story.breaks(&[(Rule::LostAcknowledgements, 1)]);
             story.call_mut(2).began_ms = 15;
             story.breaks(&[]);
+            // Before the end everything may be said, and does not hide what is said after it.
+            let early = refused(1, 0, outcome, status, code);
+            story.lines.insert(2, Line::Call(early));
+            story.breaks(&[]);
+            story.call_mut(3).began_ms = 16;
+            story.breaks(&[(Rule::LostAcknowledgements, 1)]);
         }
     }
 }
@@ -351,9 +143,14 @@ fn an_answer_unlike_the_first_is_an_altered_replay() {
     let text = body.call_mut(3).body.take().unwrap();
     // The same JSON, and not the same bytes.
     body.call_mut(3).body = Some(format!("{text} "));
-    let mut header = Story::paid();
-    header.call_mut(3).headers.clear();
-    for story in [status, body, header] {
+    let mut missing = Story::paid();
+    missing.call_mut(3).headers.pop();
+    let mut value = Story::paid();
+    value.call_mut(3).headers[0].1 += "; charset=utf-8";
+    // One name more than once is told apart by its lines' order.
+    let mut order = Story::paid();
+    order.call_mut(3).headers.swap(2, 3);
+    for story in [status, body, missing, value, order] {
         story.breaks(&[(Rule::AlteredReplays, 1)]);
     }
 }
@@ -467,6 +264,277 @@ fn a_charge_of_what_was_refused_is_found() {
 }
 
 #[test]
+fn an_answer_after_the_end_that_says_nothing_is_a_lost_acknowledgement() {
+    for status in [200, 404, 500, 502] {
+        for outcome in [Outcome::Failed, Outcome::Indeterminate] {
+            let mut story = Story::paid();
+            story.lines.push(Line::Call(Call {
+                status: Some(status),
+                body: Some(String::new()),
+                ..call(1, 16, outcome)
+            }));
+            story.breaks(&[(Rule::LostAcknowledgements, 1)]);
+            let report = story.judged().unwrap();
+            let example = &report.examples[&Rule::LostAcknowledgements][0];
+            assert!(example.what.contains(&status.to_string()), "{example:?}");
+            story.call_mut(4).began_ms = 15;
+            story.breaks(&[]);
+        }
+    }
+    // Where the store is away, or the request is not whole, nobody looked.
+    for code in ["idempotency_store_unavailable", "request_incomplete"] {
+        let mut story = Story::paid();
+        let away = refused(1, 16, Outcome::Failed, 503, code);
+        story.lines.push(Line::Call(away));
+        story.breaks(&[]);
+    }
+}
+
+#[test]
+fn an_end_that_is_not_given_again_is_a_lost_acknowledgement() {
+    let mut story = Story::paid();
+    // The call of the index 3 is a replay, and not in the last phase.
+    story.run_mut().all_replayed = true;
+    story.breaks(&[(Rule::LostAcknowledgements, 1)]);
+    story.call_mut(3).phase = "heal".into();
+    story.breaks(&[]);
+    // One that says that it is none is no replay, whatever else that is.
+    story.call_mut(3).replayed = false;
+    story.breaks(&[(Rule::LostAcknowledgements, 1), (Rule::ExecutedAgain, 1)]);
+    story.lines.remove(3);
+    story.breaks(&[(Rule::LostAcknowledgements, 1)]);
+    story.run_mut().all_replayed = false;
+    story.breaks(&[]);
+    // Its first end may be there only then.
+    story.run_mut().all_replayed = true;
+    story.call_mut(2).phase = "heal".into();
+    story.breaks(&[]);
+}
+
+#[test]
+fn a_status_that_its_tenant_is_not_shown_is_a_lost_acknowledgement() {
+    for status in [202, 404, 503] {
+        let mut story = Story::paid();
+        story.lines.push(peek(1, true, status));
+        story.breaks(&[(Rule::LostAcknowledgements, 1)]);
+    }
+}
+
+#[test]
+fn a_status_that_another_tenant_is_shown_is_an_answer_across_tenants() {
+    // Also that there is something to be forbidden is nobody else's business.
+    for status in [200, 403, 503] {
+        let mut story = Story::paid();
+        story.lines.push(peek(1, false, status));
+        story.breaks(&[(Rule::AnswersAcrossTenants, 1)]);
+    }
+}
+
+#[test]
+fn twins_have_a_charge_each() {
+    let twins = Story::paid_to_twins();
+    // A third is one too many.
+    let mut story = twins.clone();
+    let mut third = charge(1, true);
+    third["id"] = "ch_other".into();
+    story.ledger.push(third);
+    story.breaks(&[(Rule::DuplicateEffects, 1)]);
+    // Both were told of success, though not by which charge, and money moved once.
+    let mut story = twins.clone();
+    for index in [2, 4] {
+        let body = json!({ "merchant_reference": "ref-1", "amount": 1_001 });
+        story.call_mut(index).body = Some(body.to_string());
+    }
+    story.breaks(&[]);
+    story.ledger[1]["status"] = "declined".into();
+    story.breaks(&[(Rule::LostAcknowledgements, 1)]);
+    story.ledger.pop();
+    story.breaks(&[(Rule::LostAcknowledgements, 1)]);
+    // The one that was told of a charge that is not there is missed once.
+    let mut story = twins.clone();
+    story.ledger.pop();
+    story.breaks(&[(Rule::LostAcknowledgements, 1)]);
+    // One of them was declined, and the other told.
+    let mut story = twins.clone();
+    story.ledger[1]["status"] = "declined".into();
+    story.breaks(&[(Rule::LostAcknowledgements, 1)]);
+    // Both were declined, and only one of them was asked for.
+    let mut story = twins.clone();
+    story.ledger = vec![charge(1, true)];
+    for index in [2, 4] {
+        story.call_mut(index).status = Some(402);
+        story.call_mut(index).body = None;
+    }
+    story.breaks(&[(Rule::LostAcknowledgements, 1)]);
+    // As many were told of success as there are, and one of them not of its own.
+    let mut story = twins.clone();
+    story.ledger[0]["status"] = "declined".into();
+    story.call_mut(4).status = Some(402);
+    story.breaks(&[(Rule::LostAcknowledgements, 1)]);
+    // Both were made, and one was told that it was declined.
+    let mut story = twins.clone();
+    story.call_mut(4).status = Some(402);
+    story.breaks(&[(Rule::EffectsNeverSurfaced, 1)]);
+    // One was refused, and made all the same.
+    let mut story = twins.clone();
+    *story.call_mut(4) = refused(twin(1), 10, Outcome::Failed, 503, "operation_not_executed");
+    story.breaks(&[(Rule::EffectsOfRefusedCalls, 1), (Rule::StuckKeys, 1)]);
+    // The charge that is there is the other's.
+    story.ledger.pop();
+    story.breaks(&[(Rule::StuckKeys, 1)]);
+    // A charge that neither of them wanted counts once.
+    let mut story = twins;
+    story.ledger[0]["amount"] = 1.into();
+    story.breaks(&[(Rule::MisuseAccepted, 1)]);
+}
+
+#[test]
+fn a_charge_that_two_are_told_of_is_an_answer_across_tenants() {
+    let mut story = Story::paid_to_twins();
+    story.call_mut(4).body = end(1, 0, false).body;
+    story.breaks(&[(Rule::AnswersAcrossTenants, 1)]);
+    // It is not in the ledger as often as it was told, either.
+    story.ledger.pop();
+    story.breaks(&[
+        (Rule::AnswersAcrossTenants, 1),
+        (Rule::LostAcknowledgements, 1),
+    ]);
+}
+
+#[test]
+fn an_attempt_that_reaches_the_application_twice_is_executed_again() {
+    let mut story = Story::paid();
+    for attempt in [1, 2] {
+        story.lines.push(Line::Execution(execution(1, attempt)));
+    }
+    story.breaks(&[]);
+    story.lines.push(Line::Execution(execution(1, 2)));
+    story.breaks(&[(Rule::ExecutedAgain, 1)]);
+    // The rule counts operations.
+    story.lines.push(Line::Execution(execution(1, 1)));
+    story.breaks(&[(Rule::ExecutedAgain, 1)]);
+    // Under the name of somebody else.
+    let mut story = Story::paid_to_twins();
+    story.lines.push(Line::Execution(execution(1, 1)));
+    let mut other = execution(twin(1), 1);
+    story.lines.push(Line::Execution(other.clone()));
+    story.breaks(&[]);
+    story.lines.pop();
+    other.id = execution(1, 1).id;
+    story.lines.push(Line::Execution(other));
+    story.breaks(&[(Rule::ExecutedAgain, 1)]);
+}
+
+#[test]
+fn an_operation_with_two_ids_is_executed_again() {
+    let mut story = Story::paid();
+    story.lines.push(Line::Execution(execution(1, 1)));
+    let mut other = execution(1, 2);
+    other.id = "id-other".into();
+    story.lines.push(Line::Execution(other));
+    story.breaks(&[(Rule::ExecutedAgain, 1)]);
+}
+
+#[test]
+fn a_second_end_that_is_no_replay_is_executed_again() {
+    // At the same time.
+    let mut story = Story::paid();
+    story.lines.pop();
+    story.lines.push(Line::Call(end(1, 10, false)));
+    story.breaks(&[(Rule::ExecutedAgain, 1)]);
+    // The only one, and after a replay.
+    let mut story = Story::paid();
+    story
+        .lines
+        .insert(2, Line::Call(call(1, 0, Outcome::Indeterminate)));
+    story.call_mut(3).replayed = true;
+    story.call_mut(4).replayed = false;
+    story.breaks(&[(Rule::ExecutedAgain, 1)]);
+    story.call_mut(4).began_ms = 15;
+    story.breaks(&[]);
+}
+
+#[test]
+fn an_execution_that_nobody_asked_for_never_surfaced() {
+    let mut story = Story::paid();
+    story.lines.push(Line::Execution(execution(2, 1)));
+    story.breaks(&[(Rule::EffectsNeverSurfaced, 1)]);
+    story.lines.push(Line::Execution(execution(2, 2)));
+    story.breaks(&[(Rule::EffectsNeverSurfaced, 2)]);
+    // Somebody else's key, and somebody's other key.
+    for spoil in [
+        |it: &mut Operation| it.tenant = "tenant-2".into(),
+        |it: &mut Operation| it.key = "key-2".into(),
+    ] {
+        let mut story = Story::paid();
+        spoil(story.operation_mut());
+        story.lines.push(Line::Execution(execution(1, 1)));
+        story.breaks(&[(Rule::EffectsNeverSurfaced, 1)]);
+    }
+}
+
+#[test]
+fn what_only_the_application_refuses_may_reach_it() {
+    let mut story = Story::empty();
+    story.refusable(1, 10);
+    story.lines.push(Line::Execution(execution(1, 1)));
+    story.breaks(&[]);
+}
+
+#[test]
+fn an_end_that_only_refused_calls_can_have_made_is_found() {
+    let broken = [(Rule::EffectsOfRefusedCalls, 1)];
+    let mut story = Story::paid();
+    *story.call_mut(2) = refused(1, 10, Outcome::Failed, 502, "upstream_unreachable");
+    story.breaks(&broken);
+    // A doubt that came after the end did not make it.
+    let doubt = Line::Call(call(1, 26, Outcome::Indeterminate));
+    story.lines.push(doubt);
+    story.breaks(&broken);
+    story.call_mut(4).began_ms = 25;
+    story.breaks(&[]);
+    // Neither did a call for something else.
+    story.call_mut(4).sent = Sent::OtherBody;
+    story.breaks(&broken);
+    // Nor no call at all.
+    let mut story = Story::paid();
+    story.lines.remove(2);
+    story.breaks(&broken);
+}
+
+#[test]
+fn a_decision_that_the_application_could_have_told_is_needless() {
+    for (verdict, route) in [
+        ("completed", "strict"),
+        ("completed", "payments"),
+        ("completed", ""),
+        ("not_executed", "payments"),
+    ] {
+        let mut story = Story::paid();
+        story.lines.push(decision(verdict, route));
+        story.breaks(&[(Rule::NeedlessDecisions, 1)]);
+    }
+    for route in ["strict", ""] {
+        let mut story = Story::paid();
+        story.lines.push(decision("not_executed", route));
+        story.breaks(&[]);
+    }
+}
+
+#[test]
+fn a_process_that_ends_by_itself_crashed() {
+    let mut story = Story::paid();
+    story.lines.push(fault("ended_by_itself", "disk_full"));
+    story.lines.push(fault("kill", "kills"));
+    story.breaks(&[]);
+    for phase in ["kills", "heal"] {
+        let mut story = story.clone();
+        story.lines.push(fault("ended_by_itself", phase));
+        story.breaks(&[(Rule::Crashes, 1)]);
+    }
+}
+
+#[test]
 fn examples_are_few_and_counts_are_not() {
     let mut story = Story::empty();
     story
@@ -489,17 +557,12 @@ fn everything_is_counted() {
         .lines
         .push(Line::Call(call(1, 12_001, Outcome::Failed)));
     for name in ["kill", "stop", "cut_after_commit", "redis_flush"] {
-        story.lines.push(Line::Fault(Fault {
-            at_ms: 11_500,
-            phase: "phase-1".into(),
-            name: name.into(),
-            target: "a".into(),
-        }));
+        story.lines.push(fault(name, "phase-1"));
     }
-    story.lines.push(Line::Decision(Decision {
-        id: "0198".into(),
-        verdict: "not_executed".into(),
-    }));
+    story.lines.push(decision("not_executed", ""));
+    story.lines.push(Line::Execution(execution(1, 1)));
+    story.lines.push(peek(1, true, 200));
+    story.lines.push(peek(1, false, 404));
     let mut report = story.judged().unwrap();
     for (name, at_least) in [
         ("operations", 1),
@@ -507,6 +570,10 @@ fn everything_is_counted() {
         ("ok", 2),
         ("failed", 1),
         ("indeterminate", 1),
+        ("replayed", 1),
+        ("executions", 1),
+        ("peeks", 2),
+        ("twins", 0),
         ("kills", 1),
         ("stops", 1),
         ("ambiguous_commits", 1),
@@ -574,9 +641,9 @@ fn a_history_that_cannot_be_is_not_judged() {
     wrong(|story| drop(story.lines.remove(0)));
     wrong(|story| drop(story.lines.remove(1)));
     wrong(|story| story.lines.push(story.lines[0].clone()));
-    wrong(|story| story.lines.push(story.lines[1].clone()));
     wrong(|story| story.call_mut(2).ended_ms = 9);
     wrong(|story| story.call_mut(2).ended_ms = u64::MAX);
+    wrong(|story| story.lines.push(peek(2, false, 404)));
     wrong(|story| {
         let nameless = json!({ "id": "x", "amount": 1, "status": "declined" });
         story.ledger.push(nameless);
@@ -589,4 +656,56 @@ fn a_history_that_cannot_be_is_not_judged() {
     fs::remove_file(&ledgers[0]).unwrap();
     let error = check(&history, &ledgers).unwrap_err();
     assert!(matches!(error, Error::Unreadable { .. }), "{error}");
+}
+
+#[test]
+fn operations_that_cannot_be_told_apart_are_not_judged() {
+    let (first, other) = (operation(1), operation(2));
+    let number = Operation {
+        op: 1,
+        ..other.clone()
+    };
+    let key = Operation {
+        tenant: first.tenant.clone(),
+        key: first.key.clone(),
+        ..other.clone()
+    };
+    let reference = Operation {
+        tenant: first.tenant.clone(),
+        key: "key-other".into(),
+        reference: first.reference.clone(),
+        ..other
+    };
+    for (shares, what) in [
+        (number, "two operations share a number"),
+        (key, "two operations of one tenant share a key"),
+        (reference, "two operations of one tenant share a reference"),
+    ] {
+        let mut story = Story::paid();
+        story.lines.push(Line::Operation(shares));
+        let error = story.judged().unwrap_err();
+        assert!(error.to_string().ends_with(what), "{error}");
+    }
+}
+
+#[test]
+fn what_an_older_history_does_not_have_is_optional() {
+    let run: Line = serde_json::from_str(r#"{"kind":"run","seed":1,"short":true}"#).unwrap();
+    let decision = r#"{"kind":"decision","id":"0198","verdict":"not_executed"}"#;
+    let decision: Line = serde_json::from_str(decision).unwrap();
+    let call = json!({
+        "kind": "call", "op": 1, "began_ms": 1, "ended_ms": 2, "phase": "a", "gateway": "a",
+        "sent": "same", "outcome": "indeterminate",
+    });
+    let call: Line = serde_json::from_value(call).unwrap();
+    let expected = Run {
+        seed: 1,
+        short: true,
+        all_replayed: false,
+    };
+    assert_eq!(run, Line::Run(expected));
+    let mut story = Story::paid();
+    story.lines.push(decision);
+    story.lines.push(call);
+    story.breaks(&[]);
 }

@@ -7,8 +7,16 @@ use serde_json::Value;
 use super::text::{Table, count, counts, list, members, plain, said, word};
 
 /// What each rule of the checker means, in its order.
-const RULES: [(&str, &str); 8] = [
-    ("duplicate_effects", "money moved twice for one payment"),
+const RULES: [(&str, &str); 11] = [
+    (
+        "duplicate_effects",
+        "the provider was asked more often for a payment than it was wanted",
+    ),
+    (
+        "executed_again",
+        "an operation was given to the application once more than it may be, whether or not money \
+         moved",
+    ),
     (
         "lost_acknowledgements",
         "a client was told an end that the ledger or a later answer knows nothing of",
@@ -19,7 +27,7 @@ const RULES: [(&str, &str); 8] = [
     ),
     (
         "answers_across_tenants",
-        "a client was given the answer to somebody else's operation",
+        "a client was given something of somebody else's operation",
     ),
     (
         "stuck_keys",
@@ -27,7 +35,7 @@ const RULES: [(&str, &str); 8] = [
     ),
     (
         "effects_never_surfaced",
-        "money moved and nobody was ever told",
+        "money moved and nobody was ever told, or the application was asked for what nobody wanted",
     ),
     (
         "misuse_accepted",
@@ -35,7 +43,15 @@ const RULES: [(&str, &str); 8] = [
     ),
     (
         "effects_of_refused_calls",
-        "money moved although every answer said that nothing was done",
+        "something was done although every call that can have done it said that nothing was",
+    ),
+    (
+        "needless_decisions",
+        "a person had to decide what the application could have told",
+    ),
+    (
+        "crashes",
+        "a process ended by itself while its disk was not full",
     ),
 ];
 
@@ -52,18 +68,23 @@ pub(super) fn section(content: &Value) -> String {
     let _ = write!(
         text,
         "Three gateways, a worker, the payments example and clients that retry, while things \
-         break. The provider's ledger is a file of its own, synced after every charge. A checker \
-         without any of Semel's code compares what the clients saw with the ledger. The schedule \
+         break. The provider's ledger is a file of its own, synced after every charge. The network \
+         in front of the application writes down every execution that it sees go by. A checker \
+         without any of Semel's code compares what the clients saw with both. One key in five goes \
+         to a provider that recognises a repeated charge, where only that network shows a second \
+         execution; the others show it as a second charge. In the end every gateway is killed, the \
+         cache is emptied, and every operation that ever ended is asked for once more. The schedule \
          comes from a seed: `cargo xtask campaign {short}--seed {seed}` repeats it. What the \
          clients meet depends on the machine's timing as well, so counts differ a little.\n\n\
          {} operations, {} calls: {} with a final answer, {} certainly not executed, {} that \
-         nobody could tell from the call alone. {} kills, {} stops past the lease, {} commits \
-         whose answer was lost.\n\n",
+         nobody could tell from the call alone; {} executions. {} kills, {} stops past the lease, \
+         {} commits whose answer was lost.\n\n",
         count(&totals["operations"]),
         count(&totals["calls"]),
         count(&totals["ok"]),
         count(&totals["failed"]),
         count(&totals["indeterminate"]),
+        count(&totals["executions"]),
         count(&totals["kills"]),
         count(&totals["stops"]),
         count(&totals["ambiguous_commits"]),
