@@ -20,7 +20,7 @@ const TERMINATE: &str = include_str!("../queries/terminate.sql");
 /// How long a plan waits for its moment before it is given up.
 const MOMENT: Duration = Duration::from_secs(2);
 /// Between two looks whether a full disk was noticed.
-const LOOK_MS: u64 = 50;
+const LOOK: Duration = Duration::from_millis(50);
 /// How often the supervisor looks.
 const SUPERVISION: Duration = Duration::from_millis(200);
 /// How often PostgreSQL or Redis is tried to be started again.
@@ -221,27 +221,7 @@ impl Breaker {
                 pause(ms).await;
                 self.start_redis().await?;
             }
-            Action::FillDisk(ms) => {
-                let _mending = self.mending.disk.lock().await;
-                if let Ok(disk) = &ground.disk {
-                    let before = recorder.stores_away();
-                    disk.fill()?;
-                    pause(ms).await;
-                    // The store has room of its own: only one that was refused some met the end.
-                    let refused = timeout(MOMENT, async {
-                        while recorder.stores_away() == before {
-                            disk.fill()?;
-                            pause(LOOK_MS).await;
-                        }
-                        anyhow::Ok(())
-                    });
-                    if let Ok(refused) = refused.await {
-                        refused?;
-                        recorder.fault("fill_disk", "sqlite");
-                    }
-                    disk.free()?;
-                }
-            }
+            Action::FillDisk(ms) => self.fill_disk(ms).await?,
         }
         Ok(())
     }
@@ -255,6 +235,30 @@ impl Breaker {
         let server = Arc::clone(&self.ground.postgres);
         tokio::task::spawn_blocking(move || server.start_again()).await?;
         Ok(())
+    }
+
+    /// Counts only if the store met the end: it has room of its own, and may need no more for a
+    /// while.
+    async fn fill_disk(&self, ms: u64) -> Result<()> {
+        let _mending = self.mending.disk.lock().await;
+        let Ok(disk) = &self.ground.disk else {
+            return Ok(());
+        };
+        let before = self.recorder.stores_away();
+        disk.fill()?;
+        sleep(Duration::from_millis(ms)).await;
+        let refused = timeout(MOMENT, async {
+            while self.recorder.stores_away() == before {
+                disk.fill()?;
+                sleep(LOOK).await;
+            }
+            anyhow::Ok(())
+        });
+        if let Ok(refused) = refused.await {
+            refused?;
+            self.recorder.fault("fill_disk", "sqlite");
+        }
+        disk.free()
     }
 
     /// Counts only if the very same process was silent for longer than a lease.

@@ -212,11 +212,6 @@ fn terminated_backends(drawing: &mut Drawing<'_>) {
 fn ambiguous_commits(drawing: &mut Drawing<'_>) {
     // By the server's own word on how many rows it changed: none is no commit of ours.
     const CHANGED: [&str; 4] = ["UPDATE 1", "UPDATE 1", "UPDATE 1", "UPDATE 2"];
-    drawing.every(40, 500, |random| {
-        let tag = *random.pick(&CHANGED);
-        Action::CutAfterCommit(link(random), tag)
-    });
-    drawing.every(400, 500, |random| Action::CutAfterReserve(link(random)));
     // Verdicts of the reconciler, sweeps and claims: by the worker that is alone, and by the one
     // inside the first gateway.
     const OF_WORKERS: [&str; 4] = [
@@ -225,6 +220,11 @@ fn ambiguous_commits(drawing: &mut Drawing<'_>) {
         "'asked'",
         "'sweeper'",
     ];
+    drawing.every(40, 500, |random| {
+        let tag = *random.pick(&CHANGED);
+        Action::CutAfterCommit(link(random), tag)
+    });
+    drawing.every(400, 500, |random| Action::CutAfterReserve(link(random)));
     drawing.every(600, 500, |random| {
         let text = *random.pick(&OF_WORKERS);
         Action::CutAfterVerdict(*random.pick(&[0, GATEWAYS]), text)
