@@ -64,6 +64,10 @@ pub(crate) fn run_all(
     simulation
         .current_dir(root)
         .args(["--seeds", if short { FEW_SEEDS } else { SEEDS }]);
+    if !short {
+        // Other worlds every time, beside those that every run has.
+        simulation.arg("--base").arg(any_base().to_string());
+    }
 
     // Both are run, whatever comes of the first: the second may say why.
     let broken = part(root, "campaign", short, &mut campaign, &place, &interrupt)?;
@@ -137,6 +141,12 @@ fn fresh(path: &Path) -> Result<&Path> {
         fs::remove_dir_all(path)?;
     }
     Ok(path)
+}
+
+/// From the random keys that every process has for its hash tables; small enough to be typed.
+fn any_base() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one("simulation") >> 32
 }
 
 fn has_libfaketime() -> bool {

@@ -1,13 +1,19 @@
 //! `cargo xtask compare`: peers beside Semel, in one run. The same load and the same probes, one
 //! subject at a time, each with a store of its own.
 
+mod cpu;
+mod declared;
 mod install;
 mod keeper;
 mod ledger;
+mod load;
+mod outcome;
 mod probe;
+mod restate;
 mod stage;
 mod subjects;
 mod table;
+mod versions;
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -57,19 +63,30 @@ pub(crate) fn run_all(root: &Path, may_install: bool, peers: &[String]) -> Resul
         place: place.path(),
     };
 
-    let mut results = Vec::new();
+    // All of it first: what is built or installed beside a measurement is measured.
+    let mut prepared = Vec::new();
     for subject in chosen {
+        println!("\n==> compare: {} is made ready", subject.guard.name());
+        prepared.push((subject, hall.ready(subject)));
+    }
+    let mut results = Vec::new();
+    for (subject, ready) in prepared {
         let started = now();
         let (name, store) = (subject.guard.name(), subject.store.name());
         println!("\n==> compare: {name}, {store}");
-        results.push(compared(&hall, &prober, subject)?);
+        results.push(compared(&hall, &prober, subject, ready)?);
         let seconds = started.elapsed().as_secs();
         println!("<== compare: {name}, {store}: {seconds} s");
     }
     println!("{}", table::rendered(&results));
     // A part of the peers is no comparison to keep.
     if peers.is_empty() {
-        evidence::record(root, "compare", &began, &json!({ "subjects": results }))?;
+        let content = json!({
+            "subjects": results,
+            "interpreters": versions::interpreters(),
+            "ended": versions::date(),
+        });
+        evidence::record(root, "compare", &began, &content)?;
     }
     judged(&results)
 }
@@ -82,51 +99,98 @@ fn built(root: &Path, interrupt: &Interrupt) -> Result<PathBuf> {
 }
 
 /// A peer that cannot run is a result, too. Only somebody who wants us to stop is an error.
-fn compared(hall: &Hall<'_>, prober: &Prober<'_>, subject: Subject) -> Result<Value> {
+fn compared(
+    hall: &Hall<'_>,
+    prober: &Prober<'_>,
+    subject: Subject,
+    ready: Result<Vec<String>>,
+) -> Result<Value> {
     let guard = subject.guard;
-    let mut result = json!({
-        "name": guard.name(),
+    let mut result = described(subject);
+    match ready {
+        Ok(installed) => result["installed"] = installed.into(),
+        Err(error) => return unable(result, "cannot be started", error),
+    }
+    if guard.is_loaded() {
+        result = match measured(hall, prober, subject, &mut result) {
+            Ok(()) => result,
+            Err(error) => unable(result, "no figures", error)?,
+        };
+    }
+    // With a store of its own: what the load left behind is no part of a probe.
+    if !guard.is_baseline() {
+        result = match probed(hall, prober, subject, &mut result) {
+            Ok(()) => result,
+            Err(error) => unable(result, "no probes", error)?,
+        };
+    }
+    Ok(result)
+}
+
+/// A row before anything was seen.
+fn described(subject: Subject) -> Value {
+    let guard = subject.guard;
+    let not_promised = subject.not_promised().iter();
+    let not_promised = not_promised.map(|(id, reason)| json!({ "id": id, "reason": reason }));
+    json!({
+        "name": guard.title(),
         "version": guard.version(),
         "language": guard.language(),
         "store": subject.store.name(),
         "ours": guard.is_ours(),
-        "notes": guard.note(),
+        "baseline": guard.is_baseline(),
+        "notes": subject.note(),
+        "and_then": subject.and_then(),
+        "not_promised": not_promised.collect::<Vec<_>>(),
+        "installed": [],
+        "servers": [],
+        "before": null,
         "ran": false,
         "reason": "",
         "new": null,
         "replay": null,
         "probes": [],
-    });
-    let stage = match Stage::set(hall, subject) {
-        Ok(stage) => stage,
-        Err(error) => return unable(result, "cannot be started", error),
-    };
+    })
+}
+
+fn measured(
+    hall: &Hall<'_>,
+    prober: &Prober<'_>,
+    subject: Subject,
+    result: &mut Value,
+) -> Result<()> {
+    let stage = Stage::set(hall, subject)?;
     result["ran"] = true.into();
-    match prober.bench(guard, &stage) {
-        Ok(figures) => {
-            result["new"] = figures["new"].clone();
-            result["replay"] = figures["replay"].clone();
-        }
-        Err(error) => result = unable(result, "no figures", error)?,
+    result["servers"] = stage.servers().into();
+    let load_average = cpu::load_average();
+    let busy = cpu::busy(prober.interrupt)?;
+    result["before"] = json!({ "load_average": load_average, "busy_processors": busy });
+    let figures = prober
+        .bench(subject.guard, &stage)
+        .with_context(|| format!("its last words: {}", stage.last_words()))?;
+    result["new"] = figures["new"].clone();
+    result["replay"] = figures["replay"].clone();
+    Ok(())
+}
+
+fn probed(
+    hall: &Hall<'_>,
+    prober: &Prober<'_>,
+    subject: Subject,
+    result: &mut Value,
+) -> Result<()> {
+    let stage = Stage::set(hall, subject)?;
+    result["ran"] = true.into();
+    result["servers"] = stage.servers().into();
+    let found = prober
+        .check(subject.guard, &stage)
+        .with_context(|| format!("its last words: {}", stage.last_words()))?;
+    for probe in &found {
+        let (verdict, id) = (said(probe, "verdict"), said(probe, "id"));
+        println!("{verdict:<9} {id} {}", probe["seen"]);
     }
-    match prober.check(guard, &stage) {
-        Ok(found) => {
-            for probe in &found {
-                println!(
-                    "{:<9} {} {}",
-                    said(probe, "verdict"),
-                    said(probe, "id"),
-                    probe["seen"]
-                );
-            }
-            result["probes"] = found.into();
-        }
-        Err(error) => result = unable(result, "no probes", error)?,
-    }
-    if !said(&result, "reason").is_empty() {
-        println!("its last words: {}", stage.last_words());
-    }
-    Ok(result)
+    result["probes"] = found.into();
+    Ok(())
 }
 
 /// Adds the reason, unless it is that we are to stop.

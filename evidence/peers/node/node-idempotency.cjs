@@ -1,5 +1,5 @@
-// @node-idempotency/core over Redis, in an express app. Its package for express is not in the
-// registry, so the two calls are made as the documentation of the core shows.
+// @node-idempotency/core over Redis, in an express app. Its package for express could not be installed
+// from the registry, so the two calls are made here, as the documentation of the core shows.
 //
 // Settings: the key is required (enforceIdempotency); the caller is part of the prefix of the key
 // in Redis (cacheKeyPrefix, an option of each request). Comparing the body is always on. There is

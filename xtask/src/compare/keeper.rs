@@ -92,6 +92,12 @@ impl Kept {
         self.place.join(READY).exists()
     }
 
+    /// The process that runs now.
+    pub(super) fn pid(&self) -> Option<u32> {
+        let text = fs::read_to_string(self.place.join(PID)).ok()?;
+        text.trim().parse().ok()
+    }
+
     /// Kills it, and waits until it is there again.
     pub(super) fn crash_command(&self) -> String {
         format!(

@@ -1,6 +1,7 @@
 //! Where effects happen: a small server of our own that nobody who is compared can reach but by
 //! its HTTP, and that only ever adds. `POST /effects` with `{"reference": …}` adds one;
-//! `GET /effects/count?reference=…` says how many there are of it.
+//! `GET /effects/count?reference=…` says how many there are of it. An effect may say of which
+//! `operation` it is: `GET /effects/of/OPERATION` gives it back, for whoever reconciles.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -9,13 +10,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A request of an adapter is some hundred bytes; whoever sends more is none of ours.
 const MAX_BODY: usize = 64 * 1024;
 const MAX_LINE: u64 = 16 * 1024;
 
-type Effects = Arc<Mutex<HashMap<String, u64>>>;
+type Effects = Arc<Mutex<Kept>>;
+
+#[derive(Default)]
+struct Kept {
+    /// How many there are of each reference.
+    counts: HashMap<String, u64>,
+    /// The first of each operation, as its reconciler is told of it.
+    operations: HashMap<String, String>,
+}
 
 /// Serves for as long as the process lives.
 pub(super) struct Ledger {
@@ -92,20 +101,29 @@ fn answer(line: &str, body: &[u8], effects: &Effects) -> Option<String> {
         ("POST", "/effects") => {
             let body: Value = serde_json::from_slice(body).ok()?;
             let reference = body["reference"].as_str()?.to_owned();
-            *locked(effects).entry(reference).or_default() += 1;
+            let mut effects = locked(effects);
+            if let Some(operation) = body["operation"].as_str() {
+                let told = json!({ "reference": reference, "id": body["id"] }).to_string();
+                let first = effects.operations.entry(operation.to_owned());
+                first.or_insert(told);
+            }
+            *effects.counts.entry(reference).or_default() += 1;
             Some(String::new())
         }
         ("GET", path) => {
+            if let Some(operation) = path.strip_prefix("/effects/of/") {
+                return locked(effects).operations.get(operation).cloned();
+            }
             let reference = path.strip_prefix("/effects/count?reference=")?;
-            let count = locked(effects).get(reference).copied().unwrap_or_default();
-            Some(count.to_string())
+            let count = locked(effects).counts.get(reference).copied();
+            Some(count.unwrap_or_default().to_string())
         }
         _ => None,
     }
 }
 
 /// A thread that panicked while it counted left a count, and nothing half done.
-fn locked(effects: &Effects) -> MutexGuard<'_, HashMap<String, u64>> {
+fn locked(effects: &Effects) -> MutexGuard<'_, Kept> {
     effects.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -149,5 +167,17 @@ mod tests {
             ask(&mut stream, "GET / HTTP/1.1\r\n\r\n"),
             "404 nothing here"
         );
+    }
+
+    #[test]
+    fn the_effect_of_an_operation_is_found() {
+        let effects = Effects::default();
+        let find = || answer("GET /effects/of/o-1 HTTP/1.1", b"", &effects);
+        assert_eq!(find(), None);
+        let told = br#"{"reference": "a", "operation": "o-1", "id": "first"}"#;
+        answer("POST /effects HTTP/1.1", told, &effects).unwrap();
+        let later = br#"{"reference": "a", "operation": "o-1", "id": "second"}"#;
+        answer("POST /effects HTTP/1.1", later, &effects).unwrap();
+        assert_eq!(find().unwrap(), r#"{"id":"first","reference":"a"}"#);
     }
 }

@@ -1,37 +1,56 @@
 //! One subject, running: its store, what it stands in front of, and itself, each kept by a keeper.
 
-use std::fs;
-use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::Result;
 use tempfile::TempDir;
 
 use super::install::Shop;
 use super::keeper::{Kept, Program, quoted, until};
+use super::restate;
 use super::subjects::{Adapter, Guard, Store, Subject};
+use super::versions;
 use crate::servers::{self, Server};
 
 /// A program on the same machine that needs longer to accept is not there yet.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
-/// Restate looks at the service before it answers.
-const REGISTER_PATIENCE: Duration = Duration::from_secs(30);
-/// Service and handler, as the adapter names them.
-const RESTATE_PATH: &str = "/app/work";
+pub(super) const CONNECT_PATIENCE: Duration = Duration::from_secs(1);
+/// Every write is synced before it is answered. Its log is all that is kept: a snapshot beside it
+/// would be measured, too.
+const DURABLE_REDIS: [&str; 6] = [
+    "--appendonly",
+    "yes",
+    "--appendfsync",
+    "always",
+    "--save",
+    "",
+];
+/// As docs/redis.md asks for it: nothing is on disk, and what is old goes first.
+const CACHE_REDIS: [&str; 8] = [
+    "--appendonly",
+    "no",
+    "--save",
+    "",
+    "--maxmemory",
+    "256mb",
+    "--maxmemory-policy",
+    "allkeys-lru",
+];
 
 /// Dropping it stops everything, the subject first: fields are dropped in their order.
 pub(super) struct Stage {
     /// Where the probes go.
     pub(super) url: String,
+    /// Where the load goes.
+    pub(super) load_url: String,
     subject: Kept,
-    _beside: Vec<Kept>,
+    beside: Vec<Kept>,
     store: Option<Fragile>,
     /// What a store without a server is taken away by.
     locks: Option<[String; 2]>,
-    _cache: Option<Fragile>,
+    cache: Option<Fragile>,
     _places: Vec<TempDir>,
 }
 
@@ -40,6 +59,16 @@ struct Fragile {
     kept: Kept,
     url: String,
     signal: &'static str,
+    /// By its own words; nothing where it is a package that says it already.
+    version: Option<String>,
+}
+
+/// The processes that run, by what they are for.
+pub(super) struct Parts {
+    pub(super) subject: Vec<u32>,
+    /// What the subject stands in front of.
+    pub(super) beside: Vec<u32>,
+    pub(super) store: Vec<u32>,
 }
 
 /// What is the same for every subject.
@@ -68,6 +97,21 @@ impl Stage {
         ])
     }
 
+    pub(super) fn parts(&self) -> Parts {
+        let stores = self.store.iter().chain(&self.cache);
+        Parts {
+            subject: self.subject.pid().into_iter().collect(),
+            beside: self.beside.iter().filter_map(Kept::pid).collect(),
+            store: stores.filter_map(|store| store.kept.pid()).collect(),
+        }
+    }
+
+    /// The servers, by their own words.
+    pub(super) fn servers(&self) -> Vec<String> {
+        let stores = self.store.iter().chain(&self.cache);
+        stores.filter_map(|store| store.version.clone()).collect()
+    }
+
     /// The end of the subject's log, for a reader who wonders.
     pub(super) fn last_words(&self) -> String {
         self.subject.last_words()
@@ -84,12 +128,18 @@ impl Stage {
             Ok(path)
         };
         let [mut store, cache] = match subject.store {
-            Store::Memory | Store::Sqlite | Store::Restate => [None, None],
-            Store::Postgres => [Some(hall.store(Server::Postgres, &place()?)?), None],
-            Store::Redis => [Some(hall.store(Server::Redis, &place()?)?), None],
+            Store::None | Store::Memory | Store::Sqlite | Store::Restate => [None, None],
+            Store::Postgres => {
+                let store = hall.store(Server::Postgres, &[], &place()?)?;
+                [Some(store), None]
+            }
+            Store::Redis => {
+                let store = hall.store(Server::Redis, &DURABLE_REDIS, &place()?)?;
+                [Some(store), None]
+            }
             Store::PostgresAndRedis => [
-                Some(hall.store(Server::Postgres, &place()?)?),
-                Some(hall.store(Server::Redis, &place()?)?),
+                Some(hall.store(Server::Postgres, &[], &place()?)?),
+                Some(hall.store(Server::Redis, &CACHE_REDIS, &place()?)?),
             ],
         };
         let own = place()?;
@@ -101,31 +151,48 @@ impl Stage {
         let guard = subject.guard;
         let port = servers::free_port()?;
         let mut url = format!("http://127.0.0.1:{port}/work");
+        let mut load_url = url.clone();
+        // What says that it runs.
+        let mut door = port;
         let mut beside = Vec::new();
         let mut deployments = None;
-        let command = match guard.adapter() {
-            Adapter::Gateway => {
+        let command = match guard.adapter(subject.store) {
+            Adapter::Gateway(config) => {
                 let upstream = servers::free_port()?;
                 let plain = Command::new(hall.shop.rust("rust", "app", "plain")?);
                 let plain = hall.told(plain, upstream, "");
                 beside.push(hall.keep("plain", plain, upstream, &own)?);
-                hall.gateway(port, upstream, &store_url, cache.as_ref())
+                let mut gateway = hall.gateway(port, upstream, &store_url, config);
+                if let Some(cache) = &cache {
+                    gateway.env("SEMEL_CACHE", &cache.url);
+                }
+                gateway
             }
-            Adapter::Rust { workspace, package } => {
-                let binary = hall.shop.rust(workspace, package, package)?;
+            Adapter::Rust {
+                workspace,
+                package,
+                binary,
+            } => {
+                let binary = hall.shop.rust(workspace, package, binary)?;
                 hall.told(Command::new(binary), port, &store_url)
             }
             Adapter::Node(script) => hall.told(hall.node(guard, script)?, port, &store_url),
             Adapter::Restate(script) => {
                 let (kept, ingress, admin) = hall.restate(&own)?;
-                url = format!("http://127.0.0.1:{ingress}{RESTATE_PATH}");
+                load_url = format!("http://127.0.0.1:{ingress}{}", restate::PATH);
+                door = servers::free_port()?;
+                url = format!("http://127.0.0.1:{door}/work");
                 deployments = Some((admin, ingress));
                 store = Some(Fragile {
                     kept,
                     url: String::new(),
                     signal: "KILL",
+                    version: None,
                 });
-                hall.told(hall.node(guard, script)?, port, "")
+                let mut service = hall.told(hall.node(guard, script)?, port, "");
+                service.env("FRONT_PORT", door.to_string());
+                service.env("INGRESS", &load_url);
+                service
             }
             Adapter::Python(script) => {
                 let home = hall.shop.python(guard.name(), guard.packages())?;
@@ -134,23 +201,58 @@ impl Stage {
                 hall.told(python, port, &store_url)
             }
         };
-        let kept = hall.keep(guard.name(), command, port, &own)?;
+        let kept = hall.keep(guard.name(), command, door, &own)?;
         if let Some((admin, ingress)) = deployments {
-            register(admin, ingress, port)?;
+            restate::register(admin, ingress, port)?;
         }
         Ok(Self {
             url,
+            load_url,
             subject: kept,
-            _beside: beside,
+            beside,
             locks: (subject.store == Store::Sqlite).then(|| hall.locks(&own)),
             store,
-            _cache: cache,
+            cache,
             _places: places,
         })
     }
 }
 
 impl Hall<'_> {
+    /// Installs and builds all that a subject needs, so that nothing is built beside a measurement.
+    /// What is there then, by the installation's own words.
+    pub(super) fn ready(&self, subject: Subject) -> Result<Vec<String>> {
+        let guard = subject.guard;
+        let servers: &[Server] = match subject.store {
+            Store::None | Store::Memory | Store::Sqlite | Store::Restate => &[],
+            Store::Postgres => &[Server::Postgres],
+            Store::Redis => &[Server::Redis],
+            Store::PostgresAndRedis => &[Server::Postgres, Server::Redis],
+        };
+        servers::have_programs(servers, self.shop.may_install)?;
+        let packages = guard.packages();
+        Ok(match guard.adapter(subject.store) {
+            Adapter::Gateway(_) => {
+                self.shop.rust("rust", "app", "plain")?;
+                Vec::new()
+            }
+            Adapter::Rust {
+                workspace,
+                package,
+                binary,
+            } => {
+                self.shop.rust(workspace, package, binary)?;
+                Vec::new()
+            }
+            Adapter::Node(_) | Adapter::Restate(_) => {
+                versions::of_node(&self.shop.node(guard.name(), packages)?, packages)
+            }
+            Adapter::Python(_) => {
+                versions::of_python(&self.shop.python(guard.name(), packages)?, packages)
+            }
+        })
+    }
+
     /// What every adapter is told.
     fn told(&self, mut command: Command, port: u16, store: &str) -> Command {
         command
@@ -174,7 +276,13 @@ impl Hall<'_> {
         ]
     }
 
-    fn keep(&self, name: &'static str, command: Command, port: u16, own: &Path) -> Result<Kept> {
+    pub(super) fn keep(
+        &self,
+        name: &'static str,
+        command: Command,
+        port: u16,
+        own: &Path,
+    ) -> Result<Kept> {
         let program = Program {
             name,
             command,
@@ -196,7 +304,7 @@ impl Hall<'_> {
         Ok(node)
     }
 
-    fn gateway(&self, port: u16, upstream: u16, store: &str, cache: Option<&Fragile>) -> Command {
+    fn gateway(&self, port: u16, upstream: u16, store: &str, config: &str) -> Command {
         let store = if store.starts_with("postgres://") {
             store.to_owned()
         } else {
@@ -206,55 +314,21 @@ impl Hall<'_> {
         gateway
             .arg("gateway")
             .arg("--config")
-            .arg(self.shop.adapters().join("semel.toml"))
+            .arg(self.shop.adapters().join(config))
             .args(["--upstream", &format!("http://127.0.0.1:{upstream}")])
             .args(["--listen", &format!("127.0.0.1:{port}")])
             .args(["--admin-listen", "127.0.0.1:0", "--store", &store])
             .env("RUST_LOG", "warn");
-        if let Some(cache) = cache {
-            gateway.env("SEMEL_CACHE", &cache.url);
-        }
         gateway
     }
 
-    /// Restate's server, which is the store and the entrance at once, with the ports of its
-    /// ingress and of its admin API.
-    fn restate(&self, own: &Path) -> Result<(Kept, u16, u16)> {
-        let home = self.shop.node("restate", Guard::Restate.packages())?;
-        let place = home.join("node_modules/@restatedev");
-        let binary = fs::read_dir(&place)?
-            .filter_map(|entry| Some(entry.ok()?.path().join("bin/restate-server")))
-            .find(|path| path.is_file())
-            .context("Restate has no server for this system")?;
-        let [ingress, admin, fabric] = [
-            servers::free_port()?,
-            servers::free_port()?,
-            servers::free_port()?,
-        ];
-        let address = |port: u16| format!("127.0.0.1:{port}");
-        let mut command = Command::new(binary);
-        command
-            .args(["--no-logo", "--base-dir"])
-            .arg(own.join("restate-data"))
-            .env("RESTATE_INGRESS__BIND_ADDRESS", address(ingress))
-            .env("RESTATE_ADMIN__BIND_ADDRESS", address(admin))
-            .env("RESTATE_BIND_ADDRESS", address(fabric))
-            .env("DO_NOT_TRACK", "1")
-            .env("RUST_LOG", "warn");
-        let kept = self.keep("restate-server", command, ingress, own)?;
-        Ok((kept, ingress, admin))
-    }
-
-    /// A server of its own for each subject, with its durable settings.
-    fn store(&self, server: Server, place: &Path) -> Result<Fragile> {
+    /// A server of its own for each subject.
+    fn store(&self, server: Server, settings: &[&str], place: &Path) -> Result<Fragile> {
         let mut launch = servers::recipe(server, place, self.shop.may_install)?;
+        launch.command.args(settings);
+        let version = versions::of_server(&launch.command);
         let (name, signal) = match server {
-            Server::Redis => {
-                launch
-                    .command
-                    .args(["--appendonly", "yes", "--appendfsync", "always"]);
-                ("redis", "KILL")
-            }
+            Server::Redis => ("redis", "KILL"),
             // What its manual calls an immediate shutdown, and a crash to whoever is connected.
             Server::Postgres | Server::Nats | Server::Rabbitmq => ("postgres", "QUIT"),
         };
@@ -268,6 +342,7 @@ impl Hall<'_> {
             kept: Kept::start(program, place.join("kept"), self.shop.interrupt)?,
             url: launch.url,
             signal,
+            version,
         })
     }
 }
@@ -275,35 +350,4 @@ impl Hall<'_> {
 fn accepts(port: u16) -> bool {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
     TcpStream::connect_timeout(&address, CONNECT_PATIENCE).is_ok()
-}
-
-/// Tells Restate's server where the service is, and waits for a first answer: it gets under way
-/// only then.
-fn register(admin: u16, ingress: u16, service: u16) -> Result<()> {
-    let place = format!(r#"{{"uri":"http://127.0.0.1:{service}"}}"#);
-    let answer = posted(admin, "/deployments", &place)?;
-    ensure!(
-        answer == "201",
-        "Restate does not take the service: {answer}"
-    );
-    let answer = posted(ingress, RESTATE_PATH, "{}")?;
-    ensure!(answer == "200", "Restate does not answer: {answer}");
-    Ok(())
-}
-
-/// The status of the answer.
-fn posted(port: u16, path: &str, body: &str) -> Result<String> {
-    let address = SocketAddr::from(([127, 0, 0, 1], port));
-    let mut stream = TcpStream::connect_timeout(&address, CONNECT_PATIENCE)?;
-    stream.set_read_timeout(Some(REGISTER_PATIENCE))?;
-    write!(
-        stream,
-        "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-work: quick\r\n\
-         content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
-        body.len(),
-    )?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer)?;
-    let status = answer.split_whitespace().nth(1);
-    Ok(status.unwrap_or("nothing").to_owned())
 }

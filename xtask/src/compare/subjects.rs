@@ -6,6 +6,8 @@ use anyhow::{Result, bail};
 /// Where a subject remembers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Store {
+    /// Nothing is remembered.
+    None,
     /// In the process: gone with it.
     Memory,
     /// In a file.
@@ -22,6 +24,7 @@ pub(super) enum Store {
 impl Store {
     pub(super) fn name(self) -> &'static str {
         match self {
+            Self::None => "none",
             Self::Memory => "memory",
             Self::Sqlite => "SQLite",
             Self::Postgres => "PostgreSQL",
@@ -35,7 +38,12 @@ impl Store {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Guard {
     SemelGateway,
+    /// The same, with somebody to ask when the outcome is unknown.
+    SemelReconciling,
     SemelLayer,
+    /// Nothing guards these two: what the others are to be read beside.
+    PlainAxum,
+    PlainExpress,
     HandWritten,
     AxumIdempotent,
     Idempotent,
@@ -49,12 +57,13 @@ pub(super) enum Guard {
 /// How a subject is brought to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Adapter {
-    /// The released binary, in front of the application without any guard.
-    Gateway,
-    /// A package of the adapters in Rust, and the workspace that it is in.
+    /// The released binary, in front of the application without any guard, with its configuration.
+    Gateway(&'static str),
+    /// A program of the adapters in Rust, and the workspace that it is in.
     Rust {
         workspace: &'static str,
         package: &'static str,
+        binary: &'static str,
     },
     Node(&'static str),
     /// The same, behind a server of its own.
@@ -69,8 +78,11 @@ pub(super) struct Subject {
     pub(super) store: Store,
 }
 
-pub(super) const ALL: [Subject; 13] = [
+pub(super) const ALL: [Subject; 16] = [
+    subject(Guard::PlainAxum, Store::None),
+    subject(Guard::PlainExpress, Store::None),
     subject(Guard::SemelGateway, Store::Sqlite),
+    subject(Guard::SemelReconciling, Store::Sqlite),
     subject(Guard::SemelGateway, Store::PostgresAndRedis),
     subject(Guard::SemelLayer, Store::Sqlite),
     subject(Guard::SemelLayer, Store::Postgres),
@@ -90,10 +102,21 @@ const fn subject(guard: Guard, store: Store) -> Subject {
 }
 
 impl Guard {
+    /// What the tables call it.
+    pub(super) fn title(self) -> &'static str {
+        if self == Self::NodeIdempotency {
+            return "@node-idempotency/core";
+        }
+        self.name()
+    }
+
     /// What the command line calls it.
     pub(super) fn name(self) -> &'static str {
         match self {
+            Self::PlainAxum => "plain-axum",
+            Self::PlainExpress => "plain-express",
             Self::SemelGateway => "semel-gateway",
+            Self::SemelReconciling => "semel-gateway-reconciling",
             Self::SemelLayer => "semel-layer",
             Self::HandWritten => "hand-written",
             Self::AxumIdempotent => "axum-idempotent",
@@ -107,19 +130,27 @@ impl Guard {
     }
 
     /// Where ours for it is, within `evidence/peers`.
-    pub(super) fn adapter(self) -> Adapter {
-        let rust = |package| Adapter::Rust {
+    pub(super) fn adapter(self, store: Store) -> Adapter {
+        let rust = |package, binary| Adapter::Rust {
             workspace: "rust",
             package,
+            binary,
         };
         match self {
-            Self::SemelGateway => Adapter::Gateway,
-            Self::SemelLayer => rust("with-semel"),
-            Self::HandWritten => rust("hand-written"),
-            Self::Idempotent => rust("with-idempotent"),
+            Self::PlainAxum => rust("app", "plain"),
+            Self::PlainExpress => Adapter::Node("node/plain-express.cjs"),
+            Self::SemelGateway if store == Store::PostgresAndRedis => {
+                Adapter::Gateway("semel-cached.toml")
+            }
+            Self::SemelGateway => Adapter::Gateway("semel.toml"),
+            Self::SemelReconciling => Adapter::Gateway("semel-reconciling.toml"),
+            Self::SemelLayer => rust("with-semel", "with-semel"),
+            Self::HandWritten => rust("hand-written", "hand-written"),
+            Self::Idempotent => rust("with-idempotent", "with-idempotent"),
             Self::AxumIdempotent => Adapter::Rust {
                 workspace: "rust/axum-idempotent",
                 package: "with-axum-idempotent",
+                binary: "with-axum-idempotent",
             },
             Self::ExpressIdempotency => Adapter::Node("node/express-idempotency.cjs"),
             Self::NodeIdempotency => Adapter::Node("node/node-idempotency.cjs"),
@@ -130,25 +161,46 @@ impl Guard {
     }
 
     pub(super) fn is_ours(self) -> bool {
-        matches!(self, Self::SemelGateway | Self::SemelLayer)
+        matches!(
+            self,
+            Self::SemelGateway | Self::SemelReconciling | Self::SemelLayer
+        )
+    }
+
+    /// Whether it guards nothing, and is there to be read beside.
+    pub(super) fn is_baseline(self) -> bool {
+        matches!(self, Self::PlainAxum | Self::PlainExpress)
+    }
+
+    /// Whether it is put under load. Reconciling is for what went wrong, and costs nothing before.
+    pub(super) fn is_loaded(self) -> bool {
+        self != Self::SemelReconciling
     }
 
     pub(super) fn language(self) -> &'static str {
         match self {
-            Self::SemelGateway => "any, behind a proxy",
-            Self::SemelLayer | Self::HandWritten | Self::AxumIdempotent | Self::Idempotent => {
-                "Rust"
-            }
-            Self::ExpressIdempotency | Self::NodeIdempotency | Self::Restate | Self::Dbos => {
+            Self::SemelGateway
+            | Self::SemelReconciling
+            | Self::PlainAxum
+            | Self::SemelLayer
+            | Self::HandWritten
+            | Self::AxumIdempotent
+            | Self::Idempotent => "Rust",
+            Self::PlainExpress | Self::ExpressIdempotency | Self::NodeIdempotency | Self::Dbos => {
                 "JavaScript"
             }
+            Self::Restate => "Rust, JavaScript",
             Self::Powertools => "Python",
         }
     }
 
     pub(super) fn version(self) -> &'static str {
         match self {
-            Self::SemelGateway | Self::SemelLayer => env!("CARGO_PKG_VERSION"),
+            Self::SemelGateway | Self::SemelReconciling | Self::SemelLayer => {
+                env!("CARGO_PKG_VERSION")
+            }
+            Self::PlainAxum => "axum 0.8",
+            Self::PlainExpress => "express 5.3.0",
             Self::HandWritten => "axum 0.8, sqlx 0.9",
             Self::AxumIdempotent => "0.6.0",
             Self::Idempotent => "2.0.0",
@@ -163,15 +215,20 @@ impl Guard {
     /// What its registry is asked for. Those in Rust are in the adapters' own lock files.
     pub(super) fn packages(self) -> &'static [&'static str] {
         match self {
-            Self::SemelGateway
+            Self::PlainAxum
+            | Self::SemelGateway
+            | Self::SemelReconciling
             | Self::SemelLayer
             | Self::HandWritten
             | Self::AxumIdempotent
             | Self::Idempotent => &[],
+            Self::PlainExpress => &["express@5.3.0"],
+            // The client is the one that its adapter asks for; ours makes it.
             Self::ExpressIdempotency => &[
                 "express@5.3.0",
                 "express-idempotency@1.0.6",
                 "express-idempotency-redis-adapter@1.0.8",
+                "@redis/client@1.6.1",
             ],
             Self::NodeIdempotency => &[
                 "express@5.3.0",
@@ -192,40 +249,6 @@ impl Guard {
         }
     }
 
-    /// What a reader of the table has to know to be fair to it.
-    pub(super) fn note(self) -> &'static str {
-        match self {
-            Self::SemelGateway => {
-                "lease 2 s, key required; in front of an application without any guard"
-            }
-            Self::SemelLayer => "lease 2 s",
-            Self::HandWritten => {
-                "an INSERT and an UPDATE, each its own commit; no lease, and nobody frees the key of a process that died"
-            }
-            Self::AxumIdempotent => {
-                "the header is the key, a session is the tenant; it documents that concurrent duplicates can both run and that the body is not compared"
-            }
-            Self::Idempotent => {
-                "lease 2 s, renewed; scope by Authorization; key required; it asks for Rust 1.98 and was built with ours; it documents that a crash before the completion runs the handler again"
-            }
-            Self::ExpressIdempotency => {
-                "no tenants and no lease; lookup and insert are two commands"
-            }
-            Self::NodeIdempotency => {
-                "caller in the key's prefix; key required; no lease: one TTL, of a day; its package for express is not in the registry, so its core is called"
-            }
-            Self::Restate => {
-                "the effect is a step, so a crash after it repeats nothing; keys belong to the service, and the body is not compared, by design"
-            }
-            Self::Dbos => {
-                "the workflow's id is caller and key; the effect is a step; the input is not compared, by design"
-            }
-            Self::Powertools => {
-                "caller and key are the key; 2 s of the invocation are left, which is its lease, and why it fails where the client left a slow call; payload validation is off, since over Redis this version then refuses every retry"
-            }
-        }
-    }
-
     /// What says who is calling: the probes' usual caller, and another one.
     pub(super) fn callers(self) -> [&'static str; 2] {
         match self {
@@ -234,7 +257,10 @@ impl Guard {
                 "Cookie: session=AAAAAAAAAAAAAAAAAAAAAA",
                 "Cookie: session=BBBBBBBBBBBBBBBBBBBBBA",
             ],
-            Self::SemelGateway
+            Self::PlainAxum
+            | Self::PlainExpress
+            | Self::SemelGateway
+            | Self::SemelReconciling
             | Self::SemelLayer
             | Self::HandWritten
             | Self::Idempotent

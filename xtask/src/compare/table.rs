@@ -4,48 +4,45 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// Two tables: how fast, and what holds.
+use super::outcome::FAULTS;
+
+/// Three tables: how fast, what holds, and what a retry is told in the end.
 pub(super) fn rendered(subjects: &[Value]) -> String {
     let mut text = String::new();
-    // Writing to a String cannot fail.
+    figures(&mut text, subjects);
+    probes(&mut text, subjects);
+    ends(&mut text, subjects);
+    text
+}
+
+fn figures(text: &mut String, subjects: &[Value]) {
+    // Writing to a String cannot fail, here and below.
     let _ = writeln!(
         text,
-        "\n{:<21}{:<27}{:>9}{:>8}{:>8}{:>11}{:>8}{:>8}",
-        "", "store", "new/s", "p50 ms", "p99 ms", "replays/s", "p50 ms", "p99 ms",
+        "\n{:<26}{:<27}{:>9}{:>8}{:>8}{:>11}{:>8}{:>8}{:>15}",
+        "", "store", "new/s", "p50 ms", "p99 ms", "replays/s", "p50 ms", "p99 ms", "CPU µs a new",
     );
     for subject in subjects {
-        let _ = write!(
-            text,
-            "{:<21}{:<27}",
-            word(subject, "name"),
-            word(subject, "store")
-        );
+        let (name, store) = (word(subject, "name"), word(subject, "store"));
+        let _ = write!(text, "{name:<26}{store:<27}");
         if subject["new"].is_object() {
-            let [new, replay] = [&subject["new"], &subject["replay"]];
-            let _ = write!(
-                text,
-                "{}{}{}",
-                number(&new["per_second"], 9, 0),
-                number(&new["p50_ms"], 8, 2),
-                number(&new["p99_ms"], 8, 2),
-            );
-            let _ = write!(
-                text,
-                "{}{}{}",
-                number(&replay["per_second"], 11, 0),
-                number(&replay["p50_ms"], 8, 2),
-                number(&replay["p99_ms"], 8, 2),
-            );
+            for (kind, width) in [("new", 9), ("replay", 11)] {
+                let part = &subject[kind];
+                let _ = write!(
+                    text,
+                    "{}{}{}",
+                    number(&part["per_second"], width, 0),
+                    number(&part["p50_ms"], 8, 2),
+                    number(&part["p99_ms"], 8, 2),
+                );
+            }
+            let cpu = &subject["new"]["cpu_us"];
+            let of = |name: &str| cpu[name].as_f64().unwrap_or_default();
+            let cost = format!("{:.0} + {:.0}", of("subject") + of("beside"), of("store"));
+            let _ = write!(text, "{cost:>15}");
         }
-        let reason = word(subject, "reason");
-        let _ = writeln!(
-            text,
-            "{}{reason}",
-            if reason.is_empty() { "" } else { "  " }
-        );
+        let _ = writeln!(text, "  {}", word(subject, "reason"));
     }
-    probes(&mut text, subjects);
-    text
 }
 
 fn number(value: &Value, width: usize, digits: usize) -> String {
@@ -57,14 +54,7 @@ fn number(value: &Value, width: usize, digits: usize) -> String {
 
 /// A row for each probe and a column for each subject that ran.
 fn probes(text: &mut String, subjects: &[Value]) {
-    let ran: Vec<&Value> = subjects
-        .iter()
-        .filter(|subject| {
-            subject["probes"]
-                .as_array()
-                .is_some_and(|list| !list.is_empty())
-        })
-        .collect();
+    let ran = probed(subjects);
     let Some(first) = ran.first() else {
         return;
     };
@@ -81,13 +71,14 @@ fn probes(text: &mut String, subjects: &[Value]) {
     for probe in first["probes"].as_array().into_iter().flatten() {
         let _ = write!(text, "{:<26}", word(probe, "id"));
         for subject in &ran {
-            let _ = write!(text, "{:>6}", short(verdict(subject, &probe["id"])));
+            let _ = write!(text, "{:>6}", short(subject, &probe["id"]));
         }
         let _ = writeln!(text);
     }
     let _ = writeln!(
         text,
-        "\n(– not seen: nothing to break or to count it by; . does not apply)"
+        "\n(no: does not hold, and is not promised; – not seen: nothing to break or to count it \
+         by; . does not apply)"
     );
     for subject in &ran {
         let held = subject["probes"].as_array().into_iter().flatten();
@@ -100,15 +91,45 @@ fn probes(text: &mut String, subjects: &[Value]) {
     }
 }
 
-fn verdict<'a>(subject: &'a Value, id: &Value) -> &'a str {
-    let probes = subject["probes"].as_array().into_iter().flatten();
-    let mut found = probes.filter(|probe| probe["id"] == *id);
-    found.next().map_or("", |probe| word(probe, "verdict"))
+/// What a retry is told in the end: no verdict.
+fn ends(text: &mut String, subjects: &[Value]) {
+    for subject in probed(subjects) {
+        let (name, store) = (word(subject, "name"), word(subject, "store"));
+        let _ = writeln!(text, "\n{name}, {store}: what a retry is told in the end");
+        for id in FAULTS {
+            let end = found(subject, &id.into()).map_or("", |probe| word(probe, "end"));
+            let end = if end.is_empty() { "–" } else { end };
+            let _ = writeln!(text, "  {id:<26}{end}");
+        }
+        let _ = writeln!(
+            text,
+            "  {:<26}{} (documented, not seen)",
+            "and then",
+            word(subject, "and_then")
+        );
+    }
 }
 
-fn short(verdict: &str) -> &str {
-    match verdict {
+fn probed(subjects: &[Value]) -> Vec<&Value> {
+    let some = |subject: &&Value| {
+        let probes = subject["probes"].as_array();
+        probes.is_some_and(|list| !list.is_empty())
+    };
+    subjects.iter().filter(some).collect()
+}
+
+fn found<'a>(subject: &'a Value, id: &Value) -> Option<&'a Value> {
+    let probes = subject["probes"].as_array().into_iter().flatten();
+    let mut found = probes.filter(|probe| probe["id"] == *id);
+    found.next()
+}
+
+fn short(subject: &Value, id: &Value) -> &'static str {
+    let excused = subject["not_promised"].as_array().into_iter().flatten();
+    let excused = excused.into_iter().any(|one| one["id"] == *id);
+    match found(subject, id).map_or("", |probe| word(probe, "verdict")) {
         "pass" => "pass",
+        "fail" if excused => "no",
         "fail" => "FAIL",
         "not_seen" => "–",
         _ => ".",
@@ -127,22 +148,30 @@ mod tests {
 
     #[test]
     fn the_tables_have_figures_verdicts_and_reasons() {
-        let figures = json!({"per_second": 1234.5, "p50_ms": 0.5, "p99_ms": 2.25});
+        let figures = json!({"per_second": 1234.5, "p50_ms": 0.5, "p99_ms": 2.25,
+            "cpu_us": {"subject": 40.0, "beside": 10.0, "store": 7.0}});
         let probe = |verdict| json!({"id": "replay", "verdict": verdict, "seen": "x"});
         let text = rendered(&[
             json!({"name": "a", "store": "SQLite", "new": figures, "replay": figures,
                    "probes": [probe("pass")]}),
             json!({"name": "b", "store": "Redis", "new": figures, "replay": figures,
-                   "probes": [probe("fail")]}),
+                   "probes": [probe("fail")], "and_then": "an operator"}),
             json!({"name": "c", "store": "memory", "reason": "does not start", "probes": []}),
+            json!({"name": "d", "store": "memory", "probes": [probe("fail"),
+                   {"id": "crash_and_restart", "verdict": "pass", "end": "the answer"}],
+                   "not_promised": [{"id": "replay", "reason": "documented"}]}),
         ]);
-        assert!(text.contains("1234") && text.contains("2.25"), "{text}");
-        assert!(text.contains("c                    memory"), "{text}");
-        assert!(text.contains("does not start"), "{text}");
-        assert!(
-            text.contains("replay                      pass  FAIL"),
-            "{text}"
-        );
-        assert!(text.contains("b, Redis: fails replay"), "{text}");
+        for expected in [
+            "1234",
+            "2.25",
+            "50 + 7",
+            "does not start",
+            "replay                      pass  FAIL    no",
+            "b, Redis: fails replay",
+            "crash_and_restart         the answer",
+            "an operator (documented, not seen)",
+        ] {
+            assert!(text.contains(expected), "{expected}\n{text}");
+        }
     }
 }

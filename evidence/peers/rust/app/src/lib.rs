@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use axum::routing::post;
+use axum::routing::{get, post};
 use axum::serve::ListenerExt as _;
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -39,11 +39,23 @@ impl Ledger {
         })
     }
 
-    async fn add(&self, reference: &str) -> Result<()> {
-        let body = json!({ "reference": reference }).to_string();
+    /// `operation` is who a reconciler would ask by, where there is one.
+    async fn add(&self, reference: &str, operation: Option<&str>, id: &str) -> Result<()> {
+        let body = json!({ "reference": reference, "operation": operation, "id": id }).to_string();
         let request = self.client.post(&*self.effects).body(body);
         request.send().await?.error_for_status()?;
         Ok(())
+    }
+
+    /// The effect of an operation, if there was one.
+    async fn find(&self, operation: &str) -> Result<Option<Value>> {
+        let url = format!("{}/of/{operation}", self.effects);
+        let answer = self.client.get(url).send().await?;
+        if answer.status() == StatusCode::NOT_FOUND {
+            return Ok(None);
+        }
+        let text = answer.error_for_status()?.bytes().await?;
+        Ok(Some(serde_json::from_slice(&text)?))
     }
 }
 
@@ -84,7 +96,23 @@ impl Work {
 
 /// The application without any guard.
 pub fn router(ledger: Ledger) -> Router {
-    Router::new().route("/work", post(work)).with_state(ledger)
+    Router::new()
+        .route("/work", post(work))
+        .route("/outcomes/{operation}", get(found))
+        .with_state(ledger)
+}
+
+/// What became of an operation, for a reconciler: the answer that its caller would have been given.
+async fn found(State(ledger): State<Ledger>, Path(operation): Path<String>) -> Response {
+    match ledger.find(&operation).await {
+        Ok(Some(effect)) => {
+            let text = |name: &str| effect[name].as_str().unwrap_or_default().to_owned();
+            let answer = paid(&text("reference"), &text("id"), ANSWER_BYTES);
+            (StatusCode::OK, answer).into_response()
+        }
+        Ok(None) => StatusCode::NOT_FOUND.into_response(),
+        Err(_) => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    }
 }
 
 /// Does the work, and answers. For adapters whose guard is no layer.
@@ -94,34 +122,37 @@ pub async fn work(State(ledger): State<Ledger>, headers: HeaderMap, body: Bytes)
         .ok()
         .and_then(|body| Some(body["merchant_reference"].as_str()?.to_owned()))
         .unwrap_or_default();
+    // The name is new with every execution, so that an answer shows which one it comes from.
+    let id = Uuid::new_v4().to_string();
+    let operation = headers.get("semel-operation-id");
+    let operation = operation.and_then(|value| value.to_str().ok());
     if !matches!(work, Work::Quick | Work::Declined)
-        && let Err(error) = ledger.add(&reference).await
+        && let Err(error) = ledger.add(&reference, operation, &id).await
     {
         let answer = json!({ "error": format!("{error:#}") });
         return created(StatusCode::INTERNAL_SERVER_ERROR, &answer);
     }
     match work {
-        Work::Usual | Work::Quick => paid(&reference, ANSWER_BYTES),
+        Work::Usual | Work::Quick => paid(&reference, &id, ANSWER_BYTES),
         Work::Slow(pause) => {
             tokio::time::sleep(pause).await;
-            paid(&reference, ANSWER_BYTES)
+            paid(&reference, &id, ANSWER_BYTES)
         }
-        Work::Large(bytes) => paid(&reference, bytes),
+        Work::Large(bytes) => paid(&reference, &id, bytes),
         Work::Timeout => created(
             StatusCode::GATEWAY_TIMEOUT,
             &json!({ "error": "the provider did not answer in time" }),
         ),
         Work::Declined => created(
             StatusCode::PAYMENT_REQUIRED,
-            &json!({ "id": Uuid::new_v4().to_string(), "status": "declined" }),
+            &json!({ "id": id, "status": "declined" }),
         ),
     }
 }
 
-/// The name is new with every execution, so that an answer shows which one it comes from.
-fn paid(reference: &str, bytes: usize) -> Response {
+fn paid(reference: &str, id: &str, bytes: usize) -> Response {
     let mut answer = json!({
-        "id": Uuid::new_v4().to_string(),
+        "id": id,
         "status": "succeeded",
         "merchant_reference": reference,
         "note": "",
