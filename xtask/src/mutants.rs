@@ -8,6 +8,7 @@ mod build;
 mod campaign;
 mod list;
 mod said;
+mod simulation;
 mod source;
 mod tree;
 mod trial;
@@ -25,6 +26,7 @@ use crate::servers::{self, Server};
 use build::Binaries;
 use campaign::Campaign;
 use list::{Mutant, TestName};
+use simulation::Simulation;
 use trial::{Ended, Trial};
 
 /// Where all of this happens, below the workspace's root.
@@ -38,12 +40,14 @@ struct Judged<'a> {
     caught: bool,
     said: String,
     seconds: f32,
+    /// What the simulation found, where it was asked.
+    simulation: Option<simulation::Found>,
     /// What the campaign found, where it was asked.
     campaign: Option<campaign::Found>,
 }
 
-/// Builds the mutants and sees each of them caught: by its tests, and, where it is asked for, by
-/// the campaign.
+/// Builds the mutants and sees each of them caught: by its tests, by the simulation where that can
+/// see it, and, where it is asked for, by the campaign.
 pub(crate) fn run_all(
     root: &Path,
     may_install: bool,
@@ -95,6 +99,8 @@ pub(crate) fn run_all(
         );
         judged.push(one);
     }
+    let simulation = Simulation::new(&place.join("build"), &place, &interrupt);
+    ask_simulation(&simulation, &mut judged)?;
     if with_campaign {
         let campaign = Campaign::build(&tree, &place.join("build"), &place, &interrupt)?;
         ask_campaign(&campaign, &mut judged)?;
@@ -120,6 +126,31 @@ pub(crate) fn run_all(
             "nothing noticed that these guards were gone: {}",
             survivors.join(", ")
         );
+    }
+    Ok(())
+}
+
+/// Asks the simulation about every mutant that it should notice.
+fn ask_simulation(simulation: &Simulation<'_>, judged: &mut [Judged<'_>]) -> Result<()> {
+    let mut asked = judged
+        .iter_mut()
+        .filter(|one| !one.mutant.simulation.is_empty())
+        .peekable();
+    if asked.peek().is_none() {
+        return Ok(());
+    }
+    let without = simulation.run(None)?;
+    if !without.is_clean() {
+        bail!(
+            "the simulation fails without any mutant, so it catches nothing: {}",
+            without.words()
+        );
+    }
+    for one in asked {
+        let found = simulation.run(Some(one.mutant))?;
+        one.caught &= found.is_caught(one.mutant);
+        println!("simulated {:<28} {}", one.mutant.name, found.words());
+        one.simulation = Some(found);
     }
     Ok(())
 }
@@ -182,7 +213,7 @@ impl Runs<'_> {
         let began = now();
         let mut caught = true;
         let mut heard = Vec::new();
-        for test in &mutant.caught_by {
+        for (test, says) in mutant.tests() {
             let ended = self.run(test, Some(mutant))?;
             let words = match ended.verdict()? {
                 trial::Verdict::Passed => {
@@ -197,6 +228,10 @@ impl Runs<'_> {
                     format!("did not end in {} s", mutant.patience_seconds)
                 }
             };
+            if !words.contains(says) {
+                caught = false;
+                println!("{test} does not say `{says}` of {}: {words}", mutant.name);
+            }
             heard.push(words);
         }
         heard.dedup();
@@ -205,6 +240,7 @@ impl Runs<'_> {
             caught,
             said: heard.join("; "),
             seconds: began.elapsed().as_secs_f32(),
+            simulation: None,
             campaign: None,
         })
     }
@@ -267,6 +303,7 @@ fn content(judged: &[Judged<'_>]) -> Value {
                 "by": tests.join(", "),
                 "said": one.said,
                 "seconds": (f64::from(one.seconds) * 10.0).round() / 10.0,
+                "simulation": one.simulation.as_ref().map(simulation::Found::to_json),
                 "campaign": one.campaign.as_ref().map(campaign::Found::words),
             })
         })
@@ -289,28 +326,72 @@ mod tests {
     use super::*;
 
     /// What has to be tried, whatever else is.
-    const EXPECTED: [&str; 15] = [
+    const EXPECTED: [&str; 24] = [
         "ambiguous-commit",
+        "cached-bytes",
         "detached-execution",
         "fail-closed",
+        "fail-closed-in-silence",
         "fence-on-complete",
         "fence-on-release",
+        "first-byte",
+        "forget-later-attempt",
         "late-owner-rule",
         "misuse-check",
         "misuse-order",
+        "one-grant",
+        "outbox-confirm",
+        "phase-call-once",
         "prune-guard",
+        "release-after-commit",
         "replay-header-filter",
         "store-before-send",
         "tenant-in-identity",
         "truncated-body",
+        "unanswered-journal",
         "unknown-on-lease-expiry",
         "webhook-signature",
     ];
 
+    fn root() -> &'static Path {
+        Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
+    }
+
+    /// The text of all that is written in Rust below a directory.
+    fn sources(place: &Path) -> String {
+        let mut text = String::new();
+        for entry in fs::read_dir(place).into_iter().flatten() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                text.push_str(&sources(&path));
+            } else if path.extension().is_some_and(|kind| kind == "rs") {
+                text.push_str(&fs::read_to_string(&path).unwrap());
+            }
+        }
+        text
+    }
+
+    /// A test that was renamed is found out here, and not after a build of a quarter of an hour.
+    #[test]
+    fn every_test_that_is_named_is_written_somewhere() {
+        let suites = sources(&root().join("crates/semel-testkit/src/conformance"));
+        for mutant in list::read(&root().join(list::PLACE)).unwrap() {
+            for test in &mutant.caught_by {
+                let package = root().join(test.package_directory());
+                let own = sources(&package.join("tests")) + &sources(&package.join("src"));
+                let name = test.name.rsplit("::").next().unwrap();
+                // A suite's cases are generic, and all of them are in its list.
+                let heads = [format!("fn {name}("), format!(" {name},\n")];
+                let written = |text: &str| heads.iter().any(|head| text.contains(head));
+                assert!(written(&own) || written(&suites), "{test}");
+            }
+        }
+    }
+
     /// Found out here in a second, and not by whoever runs the mutants next.
     #[test]
     fn the_list_fits_the_tree() {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+        let root = root();
         let all = list::read(&root.join(list::PLACE)).unwrap();
         let changed = source::mutated(root, &all).unwrap();
         for mutant in &all {

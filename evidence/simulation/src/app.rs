@@ -87,6 +87,9 @@ pub(crate) struct Final {
     pub(crate) body: Bytes,
 }
 
+/// The words of an answer, the last of which may be empty. One that has fewer broke off.
+pub(crate) const WORDS: usize = 7;
+
 /// Says it in words that a client can hold against what it sent.
 pub(crate) fn final_answer(entry: &Entry, by: &str, padding: usize) -> Final {
     let Entry {
@@ -132,6 +135,9 @@ pub(crate) async fn handle(
     let broken = lock(&world.witness).started(fence, world.plan.store_patience);
     world.violate_all(broken);
     let way = way(&world);
+    if way == Way::TooLargeToStore {
+        lock(&world.witness).answers_too_much(fence.id);
+    }
     world.tell(format_args!(
         "{}: executes op{} attempt {} of {tenant}/{scope}/{key}: {way:?}",
         process.name,

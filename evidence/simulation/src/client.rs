@@ -7,11 +7,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
-use semel_core::OperationId;
+use semel_core::{Clock as _, OperationId};
 use tokio::time::sleep;
 use tower::ServiceExt as _;
 
 use crate::app::{self, FINAL, MARK};
+use crate::jostle::jostled;
 use crate::plan::{Intent, path_of};
 use crate::town::Town;
 use crate::world::{lock, number};
@@ -96,7 +97,8 @@ pub(crate) async fn send(town: &Arc<Town>, client: usize, intent: &Intent, patie
     let handler = {
         let (world, process) = (Arc::clone(world), Arc::clone(&process));
         tower::service_fn(move |request| {
-            app::handle(Arc::clone(&world), Arc::clone(&process), request)
+            let handling = app::handle(Arc::clone(&world), Arc::clone(&process), request);
+            jostled(&world, handling)
         })
     };
     let service = tower_layer::Layer::layer(&gateway.layer, handler);
@@ -193,9 +195,26 @@ fn judge(town: &Town, client: usize, intent: &Intent, answer: &Response<Bytes>) 
     if answer.status().is_success() && status != 202 {
         world.violate("success_without_effect", format!("{status} {code}"));
     }
+    let slot = slot(town, intent);
+    let against = |how: &str| {
+        let how = format!("{slot}: {how}");
+        world.violate("decided_against_the_record", how);
+    };
     match code.as_str() {
         "idempotency_key_reused" => Told::Misuse,
-        "idempotency_key_expired" | "idempotency_response_not_stored" => Told::Over,
+        "idempotency_key_expired" => {
+            let (windows, now) = (world.plan.windows, world.clock.now());
+            if !lock(&world.witness).may_be_over(&slot, windows, now) {
+                against("its time is not over");
+            }
+            Told::Over
+        }
+        "idempotency_response_not_stored" => {
+            if !lock(&world.witness).may_lack_body(&slot) {
+                against("no answer was too large");
+            }
+            Told::Over
+        }
         _ => Told::Later,
     }
 }
@@ -207,7 +226,9 @@ fn is_ours(town: &Town, intent: &Intent, status: u16, text: &str) -> Told {
     let mut next = || words.next().unwrap_or_default();
     let (id, entry, tenant, command, amount) = (next(), next(), next(), next(), next());
     let sent = format!("{intent:?}");
-    let (Ok(id), Ok(entry)) = (id.parse::<OperationId>(), entry.parse::<usize>()) else {
+    let whole = text.split(' ').count() == app::WORDS;
+    let (Ok(id), Ok(entry), true) = (id.parse::<OperationId>(), entry.parse::<usize>(), whole)
+    else {
         world.violate("success_without_effect", format!("{text:?} names no entry"));
         return Told::Later;
     };

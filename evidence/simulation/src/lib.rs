@@ -6,8 +6,8 @@
 //! killed and stopped past their leases. Clients retry, meet, give up and misuse keys. Then it
 //! heals, and everything is held against the ledger.
 //!
-//! Time is virtual, one thread runs it all, and whatever is left to chance is drawn from the seed:
-//! so the same seed is the same world, event for event, in any process on any machine.
+//! Time is virtual, one thread runs it all, and whatever is left to chance is drawn from the seed,
+//! also who goes first of those who could: so the same seed is the same world, event for event, in any process on any machine.
 //!
 //! ```
 //! let run = semel_simulation::run(7, semel_simulation::Sabotage::None, false)?;
@@ -18,8 +18,11 @@
 mod app;
 mod chaos;
 mod client;
+mod enough;
+mod jostle;
 mod judge;
 mod many;
+mod panics;
 mod plan;
 mod process;
 mod provider;
@@ -37,9 +40,10 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-pub use many::{INVARIANTS, Summary, run_many};
+pub use many::{ALWAYS, INVARIANTS, Summary, run_many};
 pub use sabotage::Sabotage;
 
+use crate::jostle::jostled;
 use crate::town::Town;
 use crate::world::World;
 
@@ -69,11 +73,19 @@ pub fn run(seed: u64, sabotage: Sabotage, keep_trace: bool) -> anyhow::Result<Ru
         .enable_time()
         .start_paused(true)
         .build()?;
-    let account = runtime.block_on(async {
-        let world = Arc::new(World::new(seed, sabotage, keep_trace));
-        live(&world).await?;
-        anyhow::Ok(world.account())
-    })?;
+    let (account, panics) = panics::watch(|| {
+        let account = runtime.block_on(async {
+            let world = Arc::new(World::new(seed, sabotage, keep_trace));
+            live(&world).await?;
+            anyhow::Ok(world.account())
+        });
+        // Tasks that are still there end with it, and may panic at that.
+        drop(runtime);
+        account
+    });
+    let mut account = account?;
+    let panics = panics.into_iter().map(|how| ("product_panicked", how));
+    account.violations.extend(panics);
     Ok(Run {
         hash: account.hash.0,
         steps: account.steps,
@@ -88,9 +100,9 @@ async fn live(world: &Arc<World>) -> anyhow::Result<()> {
     let town = Town::new(Arc::clone(world))?;
     let mut tasks = JoinSet::new();
     for name in 1..=world.plan.clients {
-        let town = Arc::clone(&town);
+        let living = jostled(world, client::live(Arc::clone(&town), name));
         tasks.spawn(async move {
-            client::live(town, name).await;
+            living.await;
             Ok(())
         });
     }

@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
-use semel_simulation::{Sabotage, run, run_many};
+use semel_simulation::{ALWAYS, Sabotage, run, run_many};
 
 /// Runs the core, the layer and the worker in worlds whose every accident comes from a seed.
 #[derive(Parser)]
@@ -27,6 +27,9 @@ struct Arguments {
     /// The first of them
     #[arg(long, default_value_t = 1)]
     first_seed: u64,
+    /// Run the fixed seeds, 1 to 2000, and beside them as many as are asked for from this one on
+    #[arg(long, conflicts_with_all = ["first_seed", "seed"])]
+    base: Option<u64>,
     /// Run this seed only
     #[arg(long)]
     seed: Option<u64>,
@@ -68,17 +71,20 @@ fn one(seed: u64, sabotage: Sabotage, trace: bool) -> Result<ExitCode> {
 }
 
 fn many(arguments: &Arguments, sabotage: Sabotage) -> Result<ExitCode> {
-    let first = arguments.first_seed;
-    let seeds = first..first.saturating_add(arguments.seeds);
+    let asked = |first: u64| first..first.saturating_add(arguments.seeds);
+    let (first, ranges) = match arguments.base {
+        Some(base) => (ALWAYS.start, vec![ALWAYS, asked(base)]),
+        None => (arguments.first_seed, vec![asked(arguments.first_seed)]),
+    };
     let began = Instant::now();
-    let summary = run_many(seeds, arguments.threads, sabotage, |done| {
+    let summary = run_many(&ranges, arguments.threads, sabotage, |done| {
         if done % 1000 == 0 {
             eprintln!("{done} seeds, {:.0} s", began.elapsed().as_secs_f64());
         }
     });
     let seconds = began.elapsed().as_secs_f64();
     println!(
-        "{} seeds from {first}, {} events, {seconds:.1} s; {} run twice and compared",
+        "{} seeds in {ranges:?}, {} events, {seconds:.1} s; {} run twice and compared",
         summary.seeds, summary.steps, summary.replayed_twice
     );
     for (name, count) in &summary.faults {
@@ -91,19 +97,23 @@ fn many(arguments: &Arguments, sabotage: Sabotage) -> Result<ExitCode> {
         println!("  violation  {count:>9} {name}");
     }
     if let Some(path) = &arguments.json {
-        let figures = serde_json::to_string_pretty(&summary.to_json(first, seconds))?;
+        let figures = summary.to_json(first, arguments.base, seconds);
+        let figures = serde_json::to_string_pretty(&figures)?;
         std::fs::write(path, figures)
             .with_context(|| format!("cannot write {}", path.display()))?;
     }
     for (seed, how) in &summary.failing {
         println!("seed {seed}: {how}");
     }
+    for lacking in summary.too_little() {
+        println!("too little of {lacking}");
+    }
     if let Some((seed, _)) = summary.failing.first_key_value() {
         let broken = arguments.sabotage.map(|it| format!(" --sabotage {it:?}"));
         let broken = broken.unwrap_or_default();
         println!("to repeat: semel-simulation --seed {seed} --trace{broken}");
     }
-    Ok(verdict(summary.failing.is_empty()))
+    Ok(verdict(summary.passed()))
 }
 
 fn verdict(passed: bool) -> ExitCode {

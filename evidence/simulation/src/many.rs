@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use serde_json::{Value, json};
 
 use crate::world::lock;
-use crate::{Run, Sabotage, run};
+use crate::{Run, Sabotage, enough, run};
 
 /// Every so many seeds one is run twice, and the two must be the same, event for event.
 const TWICE_EVERY: u64 = 100;
@@ -33,11 +33,13 @@ pub struct Summary {
 }
 
 /// Every promise that is watched, so that a report shows what was looked for and not found.
-pub const INVARIANTS: [&str; 20] = [
+pub const INVARIANTS: [&str; 23] = [
     "altered_replays",
     "answers_across_tenants",
     "attempt_executed_twice",
     "attempts_not_monotone",
+    "bodies_lost",
+    "decided_against_the_record",
     "duplicate_effects",
     "effects_never_surfaced",
     "effects_of_what_was_not_granted",
@@ -50,20 +52,24 @@ pub const INVARIANTS: [&str; 20] = [
     "history_broken",
     "misuse_accepted",
     "not_deterministic",
+    "product_panicked",
     "sent_before_stored",
     "simulation_failed",
     "stuck_keys",
     "success_without_effect",
 ];
 
-/// Runs a range of seeds on so many threads. `progress` hears of every seed, from any of them.
+/// The seeds that are run whatever else is: what they found once they find again.
+pub const ALWAYS: Range<u64> = 1..2001;
+
+/// Runs ranges of seeds on so many threads. `progress` hears of every seed, from any of them.
 pub fn run_many(
-    seeds: Range<u64>,
+    ranges: &[Range<u64>],
     threads: usize,
     sabotage: Sabotage,
     progress: impl Fn(u64) + Sync,
 ) -> Summary {
-    let next = AtomicU64::new(seeds.start);
+    let next = AtomicU64::new(0);
     let summary = Mutex::new(Summary {
         violations: INVARIANTS.map(|name| (name.to_owned(), 0)).into(),
         ..Summary::default()
@@ -72,10 +78,9 @@ pub fn run_many(
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
                 loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
+                    let Some(seed) = nth(ranges, next.fetch_add(1, Ordering::Relaxed)) else {
                         return;
-                    }
+                    };
                     let twice = seed.is_multiple_of(TWICE_EVERY);
                     let runs = [
                         Some(run(seed, sabotage, false)),
@@ -91,7 +96,29 @@ pub fn run_many(
     summary.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The seed at that place, of all ranges in order.
+fn nth(ranges: &[Range<u64>], mut place: u64) -> Option<u64> {
+    for range in ranges {
+        let length = range.end.saturating_sub(range.start);
+        if place < length {
+            return Some(range.start + place);
+        }
+        place -= length;
+    }
+    None
+}
+
 impl Summary {
+    /// What there was too little of to say anything about it.
+    pub fn too_little(&self) -> Vec<String> {
+        enough::too_little(self.seeds, &self.faults, &self.outcomes)
+    }
+
+    /// Whether nothing was broken, although there was enough that could have broken it.
+    pub fn passed(&self) -> bool {
+        self.failing.is_empty() && self.too_little().is_empty()
+    }
+
     fn add(&mut self, seed: u64, runs: [Option<anyhow::Result<Run>>; 2]) {
         self.seeds += 1;
         let mut first: Option<u64> = None;
@@ -130,10 +157,11 @@ impl Summary {
         first.or_insert_with(|| format!("{name}: {how}"));
     }
 
-    /// As the evidence keeps it.
-    pub fn to_json(&self, first_seed: u64, seconds: f64) -> Value {
+    /// As the evidence keeps it. `base` is where the seeds begin that are run beside [`ALWAYS`].
+    pub fn to_json(&self, first_seed: u64, base: Option<u64>, seconds: f64) -> Value {
         json!({
             "first_seed": first_seed,
+            "base": base,
             "seeds": self.seeds,
             "steps": self.steps,
             "faults": self.faults,
@@ -142,7 +170,20 @@ impl Summary {
             "replayed_twice": self.replayed_twice,
             "seconds": seconds,
             "failing": self.failing.keys().collect::<Vec<_>>(),
-            "passed": self.failing.is_empty(),
+            "too_little": self.too_little(),
+            "passed": self.passed(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_are_run_one_after_the_other() {
+        let ranges = [1..3, 3..3, 100..102];
+        let seeds: Vec<_> = (0..5).map(|place| nth(&ranges, place)).collect();
+        assert_eq!(seeds, [Some(1), Some(2), Some(100), Some(101), None]);
     }
 }

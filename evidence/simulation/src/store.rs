@@ -13,7 +13,7 @@ use semel_core::{
 };
 
 use crate::Sabotage;
-use crate::witness::{Said, slot_of};
+use crate::witness::{Asked, Said, slot_of};
 use crate::world::{World, lock, number};
 
 /// The store. What is done here is done at once; see [`Wire`](crate::wire::Wire) for the way to it.
@@ -150,17 +150,21 @@ impl Store for Shared {
     semel_core::forward!([memory] clock epoch watch prepare prepare_point);
 
     async fn reserve(&self, mut request: Reserve) -> Result<Decision> {
-        let (asked, policy) = (request.identity.clone(), request.policy.clone());
+        let asked = Asked {
+            identity: request.identity.clone(),
+            fingerprint: request.fingerprints.newest(),
+            policy: request.policy.clone(),
+        };
         request.identity = self.looked_up(request.identity);
         self.weaken(&mut request).await?;
         let decision = self.distort(self.memory.reserve(request).await?);
         let now = self.memory.clock().now();
         self.world.tell(format_args!(
             "store: Reserve of {}: {}",
-            slot_of(&asked),
+            slot_of(&asked.identity),
             word(&decision)
         ));
-        let broken = lock(&self.world.witness).reserved(&asked, &policy, &decision, now);
+        let broken = lock(&self.world.witness).reserved(&asked, &decision, now);
         self.world.violate_all(broken);
         Ok(decision)
     }
@@ -259,7 +263,9 @@ impl Maintain for Shared {
                 self.memory.resolve(verdict).await?;
             }
         }
-        lock(&self.world.witness).swept(&swept);
+        let now = self.memory.clock().now();
+        let broken = lock(&self.world.witness).swept(&swept, now);
+        self.world.violate_all(broken);
         Ok(swept)
     }
 

@@ -14,6 +14,7 @@ use semel_core::{
 use tokio::time::{Instant, sleep};
 
 use crate::Sabotage;
+use crate::jostle::jostled;
 use crate::process::Process;
 use crate::store::Shared;
 use crate::world::{Fate, World, lock};
@@ -28,6 +29,14 @@ pub(crate) struct Wire {
 
 impl Wire {
     async fn call<T, F>(&self, verb: &'static str, perform: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        jostled(&self.world, self.travel(verb, perform)).await
+    }
+
+    async fn travel<T, F>(&self, verb: &'static str, perform: F) -> Result<T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
@@ -57,22 +66,25 @@ impl Wire {
             }
             Fate::Late { before, by } => {
                 told("will land late");
-                drop(tokio::spawn(async move {
+                let landing = jostled(&self.world, async move {
                     sleep(by).await;
                     drop(perform.await);
-                }));
+                });
+                drop(tokio::spawn(landing));
                 sleep(before).await;
                 Err(ambiguous())
             }
             Fate::Slow { by, then } => {
                 told("is slow");
-                let performed = tokio::spawn(async move {
+                let performing = jostled(&self.world, async move {
                     sleep(by).await;
                     let answer = perform.await;
                     sleep(then).await;
                     answer
                 });
-                performed.await.unwrap_or_else(|_| Err(ambiguous()))
+                tokio::spawn(performing)
+                    .await
+                    .unwrap_or_else(|_| Err(ambiguous()))
             }
         };
         self.process.step().await;

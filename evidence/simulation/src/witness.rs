@@ -2,13 +2,15 @@
 //! the promises. It knows no transition function: what it believes of a record it has from what
 //! the store itself said.
 
+mod told;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Duration;
 
 use semel_core::transition::{Grant, Verdict};
 use semel_core::{
-    Decision, Fence, Held, Identity, KeyScope, OnExpired, OperationId, Policy, Resolution, Resolve,
-    Timestamp,
+    Decision, Fence, Fingerprint, Held, Identity, KeyScope, OnExpired, OperationId, Policy,
+    Resolution, Resolve, Timestamp,
 };
 
 use crate::world::number;
@@ -29,12 +31,23 @@ pub(crate) struct Witness {
     delivered: HashMap<Fence, Duration>,
     /// Attempts whose execution began.
     started: HashSet<Fence>,
+    /// Operations of which an execution answered more than is stored.
+    too_large: HashSet<OperationId>,
+}
+
+/// What was asked of the store.
+pub(crate) struct Asked {
+    pub(crate) identity: Identity,
+    pub(crate) fingerprint: Fingerprint,
+    pub(crate) policy: Policy,
 }
 
 /// One record.
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
     pub(crate) id: OperationId,
+    /// What was asked for first.
+    fingerprint: Fingerprint,
     /// Whether the one before had its time, so that this is another operation under the old key.
     pub(crate) after_its_time: bool,
     attempt: u32,
@@ -81,29 +94,25 @@ pub(crate) fn slot_of(identity: &Identity) -> Slot {
 impl Witness {
     pub(crate) fn reserved(
         &mut self,
-        identity: &Identity,
-        policy: &Policy,
+        asked: &Asked,
         decision: &Decision,
         now: Timestamp,
     ) -> Broken {
-        match decision {
-            Decision::Execute(grant) => self.granted(slot_of(identity), policy, grant, now),
-            Decision::Resume(grant) => self.resumed(policy, grant, now),
-            // Asking may have been what made it unknown.
-            Decision::Unknown(unknown) => {
-                if let Some(life) = self.life_mut(unknown.id) {
-                    life.standing = Standing::Unknown;
-                }
-                Broken::new()
-            }
+        let mut broken = self.misused(asked, decision);
+        broken.extend(match decision {
+            Decision::Execute(grant) => self.granted(asked, grant, now),
+            Decision::Resume(grant) => self.resumed(&asked.policy, grant, now),
             Decision::Replay(_)
             | Decision::InProgress(_)
+            | Decision::Unknown(_)
             | Decision::KeyMisuse { .. }
-            | Decision::Expired(_) => Broken::new(),
-        }
+            | Decision::Expired(_) => self.told(&asked.policy, decision, now),
+        });
+        broken
     }
 
-    fn granted(&mut self, slot: Slot, policy: &Policy, grant: &Grant, now: Timestamp) -> Broken {
+    fn granted(&mut self, asked: &Asked, grant: &Grant, now: Timestamp) -> Broken {
+        let (slot, policy) = (slot_of(&asked.identity), &asked.policy);
         let mut broken = Broken::new();
         let Fence { id, attempt } = grant.fence;
         let what = format!("op{} attempt {attempt} of {slot}", number(id));
@@ -148,6 +157,7 @@ impl Witness {
                 self.places.insert(id, (slot, lives.len()));
                 lives.push(Life {
                     id,
+                    fingerprint: asked.fingerprint,
                     after_its_time,
                     attempt,
                     standing: Standing::Held,
@@ -223,14 +233,6 @@ impl Witness {
         life.advanced |= said == Said::Advance;
         life.completed |= said == Said::Complete;
         broken
-    }
-
-    pub(crate) fn swept(&mut self, fences: &[Fence]) {
-        for fence in fences {
-            if let Some(life) = self.life_mut(fence.id) {
-                life.standing = Standing::Unknown;
-            }
-        }
     }
 
     pub(crate) fn resolved(

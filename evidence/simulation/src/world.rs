@@ -164,6 +164,18 @@ impl World {
         draw(&mut self.state().rng)
     }
 
+    /// How many turns something lets pass that could go on: mostly none, or nothing would ever meet
+    /// at once.
+    pub(crate) fn turns(&self, most: u64) -> u64 {
+        self.draw(|rng| {
+            if rng.in_thousand(250) {
+                rng.between(1, most)
+            } else {
+                0
+            }
+        })
+    }
+
     /// Passes a time that the seed decides.
     pub(crate) async fn dawdle(&self, low: u64, high: u64) {
         let time = self.draw(|rng| rng.millis(low, high));

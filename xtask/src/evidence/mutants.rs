@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::text::{Table, cut, list, quoted, word};
+use super::text::{Table, count, cut, list, quoted, said, word};
 
 /// The first words of a failed test say what it saw; the rest is for who runs it.
 const MAX_SAID: usize = 160;
@@ -13,10 +13,15 @@ pub(super) fn section(content: &Value) -> String {
         .iter()
         .filter(|mutant| mutant["caught"] == true)
         .count();
+    let seen = mutants
+        .iter()
+        .filter(|mutant| !list(&mutant["simulation"]["broken"]).is_empty())
+        .count();
     let mut text = format!(
         "## The mutants\n\nA green run proves something only if a broken system would have been \
          red. Each mutant is Semel with one guard removed, in a copy of the tree. {caught} of {} \
-         were caught by a test that passes without the mutant.\n\n",
+         were caught, each by tests that pass without the mutant, fail with it, and say what was \
+         expected of them. {seen} of them also broke a promise in simulated worlds.\n\n",
         mutants.len()
     );
     let head = [
@@ -25,6 +30,7 @@ pub(super) fn section(content: &Value) -> String {
         "why it matters",
         "caught by",
         "what it said",
+        "broken in the simulation",
     ];
     let mut table = Table::new(&head);
     for mutant in mutants {
@@ -39,10 +45,23 @@ pub(super) fn section(content: &Value) -> String {
             word(&mutant["why"]).to_owned(),
             by,
             quoted(&cut(word(&mutant["said"]), MAX_SAID)),
+            simulated(&mutant["simulation"]),
         ]);
     }
     text.push_str(&table.done());
     text
+}
+
+/// The promises that the simulation saw broken, where it was asked.
+fn simulated(found: &Value) -> String {
+    let broken: Vec<String> = list(&found["broken"])
+        .iter()
+        .map(|name| said(word(name)))
+        .collect();
+    if broken.is_empty() {
+        return "–".to_owned();
+    }
+    format!("{} ({} seeds)", broken.join(", "), count(&found["seeds"]))
 }
 
 /// One name, or a list of them.

@@ -13,13 +13,19 @@ use crate::process::{Interrupt, cargo, run_interruptible};
 /// What stands for a package's unit tests, where an integration test has its name.
 const UNIT_TESTS: &str = "lib";
 
-/// Test binaries by package and name.
+/// What the tests are written with. A binary is built for every package that has one of its name,
+/// so what one of these asks for is there for all.
+const FEATURES: &str = "semel-http/axum,semel-postgres/sqlx";
+
+/// Test binaries by the directory of their package and by name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Binaries(BTreeMap<(String, String), PathBuf>);
 
 impl Binaries {
     pub(super) fn of(&self, test: &TestName) -> Result<&Path> {
-        let name = (test.package.clone(), test.binary.clone());
+        let directory = test.package_directory();
+        let directory = directory.rsplit('/').next().unwrap_or_default();
+        let name = (directory.to_owned(), test.binary.clone());
         self.0.get(&name).map(PathBuf::as_path).with_context(|| {
             format!("{test}: there is no test binary of that name in that package")
         })
@@ -39,7 +45,7 @@ impl Binaries {
             let (Some(name), Some(kind), Some(package)) = (
                 target["name"].as_str(),
                 target["kind"][0].as_str(),
-                package(&message["manifest_path"]),
+                directory(&message["manifest_path"]),
             ) else {
                 bail!("cargo does not say what it built: {line}");
             };
@@ -50,8 +56,8 @@ impl Binaries {
     }
 }
 
-/// Directory and package have one name here.
-fn package(manifest: &Value) -> Option<String> {
+/// The last name in the path of a package: cargo does not say what the package is called.
+fn directory(manifest: &Value) -> Option<String> {
     let directory = Path::new(manifest.as_str()?).parent()?;
     Some(directory.file_name()?.to_str()?.to_owned())
 }
@@ -70,6 +76,7 @@ pub(super) fn build(
     command
         .args(["test", "--locked", "--no-run"])
         .arg("--message-format=json-render-diagnostics")
+        .args(["--features", FEATURES])
         .args(selection(tests))
         .env("CARGO_TARGET_DIR", target)
         // Of the code that was there before nothing is built again; half-built pieces of it would

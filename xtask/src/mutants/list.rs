@@ -31,6 +31,9 @@ pub(super) struct Mutant {
     pub(super) why: String,
     /// Every one of these must fail.
     pub(super) caught_by: Vec<TestName>,
+    /// What they must say: one for each, or one for all. A test that fails for another reason, such
+    /// as a statement that is no SQL any more, has not noticed that the guard is gone.
+    says: Vec<String>,
     /// The servers that these tests ask for.
     #[serde(default)]
     needs: Vec<String>,
@@ -42,6 +45,9 @@ pub(super) struct Mutant {
     /// The phases of the fault campaign that notice it, too.
     #[serde(default)]
     pub(super) campaign: Vec<String>,
+    /// Promises of the simulation, any of which is broken without the guard.
+    #[serde(default)]
+    pub(super) simulation: Vec<String>,
     #[serde(rename = "edit")]
     pub(super) edits: Vec<Edit>,
 }
@@ -58,6 +64,10 @@ pub(super) struct Edit {
     /// another one as a whole.
     pub(super) replace: String,
 }
+
+/// The one package with tests that is not where its name says.
+const SIMULATION: &str = "semel-simulation";
+const SIMULATION_PLACE: &str = "evidence/simulation";
 
 /// In a replacement: an expression that is true where the mutant is alive.
 pub(super) const ON: &str = "{{on}}";
@@ -83,6 +93,15 @@ fn patience_seconds() -> u64 {
 }
 
 impl Mutant {
+    /// Every test that must notice, and what it must say.
+    pub(super) fn tests(&self) -> impl Iterator<Item = (&TestName, &str)> {
+        let all = &self.says;
+        self.caught_by.iter().enumerate().map(move |(at, test)| {
+            let says = all.get(at).or_else(|| all.first());
+            (test, says.map_or("", String::as_str))
+        })
+    }
+
     pub(super) fn patience(&self) -> Duration {
         Duration::from_secs(self.patience_seconds)
     }
@@ -99,7 +118,10 @@ impl Edit {
 impl TestName {
     /// Where the package is, below the workspace's root.
     pub(super) fn package_directory(&self) -> String {
-        format!("crates/{}", self.package)
+        match self.package.as_str() {
+            SIMULATION => SIMULATION_PLACE.to_owned(),
+            package => format!("crates/{package}"),
+        }
     }
 
     /// The name as a file can have it.
@@ -166,6 +188,7 @@ fn check(all: &[Mutant]) -> Result<()> {
             name,
             edits,
             caught_by,
+            says,
             ..
         } = mutant;
         let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -180,6 +203,10 @@ fn check(all: &[Mutant]) -> Result<()> {
         }
         if caught_by.is_empty() {
             bail!("{name}: no test is named that catches it");
+        }
+        let one_for = says.len() == 1 || says.len() == caught_by.len();
+        if !one_for || says.iter().any(|word| word.trim().is_empty()) {
+            bail!("{name}: `says` is what each of its tests says, or one word for all of them");
         }
         for edit in edits {
             if edit.find.trim().is_empty() {
@@ -239,6 +266,7 @@ mod tests {
         guard = "what it guards"
         why = "what breaks"
         caught_by = ["semel-core/lib/a::test"]
+        says = ["left: 2; right: 1"]
         needs = ["redis"]
         [[mutant.edit]]
         file = "crates/semel-core/src/a.rs"
@@ -278,8 +306,30 @@ mod tests {
         assert!(problem(&ONE.replace("if guarded {\"\n", "  \"\n")).contains("looks for nothing"));
         let text = ONE.replace("[\"semel-core/lib/a::test\"]", "[]");
         assert!(problem(&text).contains("no test"));
+        for says in ["[]", "[\" \"]", "[\"a\", \"b\"]"] {
+            let text = ONE.replace("[\"left: 2; right: 1\"]", says);
+            assert!(problem(&text).contains("`says` is what"), "{says}");
+        }
         assert!(problem(&ONE.replace("/lib/", "-")).contains("package/binary/test"));
         assert!(problem(&ONE.replace("why", "because")).contains("because"));
+    }
+
+    #[test]
+    fn a_test_says_its_own_word_or_the_one_for_all() {
+        let two = "[\"a/lib/x\", \"semel-simulation/t/y\"]";
+        let text = ONE.replace("[\"semel-core/lib/a::test\"]", two);
+        let said = |text: &str| {
+            let all = parse(text).unwrap();
+            check(&all).unwrap();
+            let said = all[0].tests().map(|(_, says)| says.to_owned());
+            said.collect::<Vec<_>>()
+        };
+        assert_eq!(said(&text), ["left: 2; right: 1", "left: 2; right: 1"]);
+        let text = text.replace("[\"left: 2; right: 1\"]", "[\"one\", \"two\"]");
+        assert_eq!(said(&text), ["one", "two"]);
+        let tests = &parse(&text).unwrap()[0].caught_by;
+        assert_eq!(tests[0].package_directory(), "crates/a");
+        assert_eq!(tests[1].package_directory(), "evidence/simulation");
     }
 
     #[test]

@@ -162,7 +162,8 @@ mod tests {
             format!("[[mutant.edit]]\nfile = {file:?}\nfind = {find:?}\nreplace = {replace:?}\n")
         });
         let text = format!(
-            "[[mutant]]\nname = {name:?}\nguard = ''\nwhy = ''\ncaught_by = ['a/lib/b']\n{}",
+            "[[mutant]]\nname = {name:?}\nguard = ''\nwhy = ''\ncaught_by = ['a/lib/b']\n\
+             says = ['c']\n{}",
             edits.collect::<String>()
         );
         crate::mutants::list::parse(&text).unwrap().remove(0)
