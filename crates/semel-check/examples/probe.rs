@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     };
     match ended {
         Ok(Ended::Well) => ExitCode::SUCCESS,
-        Ok(Ended::Badly) => ExitCode::FAILURE,
+        Ok(Ended::Badly | Ended::Unseen) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("probe: {error}");
             ExitCode::FAILURE

@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout};
-use uuid::Uuid;
 
-use crate::answers::{difference, is_final, retry_after, tell};
+use crate::World;
+use crate::answers::{retry_after, veiled};
+use crate::kind::{self, Kind};
+use crate::learn::Learned;
+use crate::operation::{Operation, Shape};
 use crate::record::{Record, Stop};
-use crate::target::{Case, Dialect, Target};
-use crate::text::{cut, fill};
+use crate::secrets::hide;
+use crate::target::{Case, Target};
+use crate::text::cut;
 use crate::wire::{Answer, Connection};
-use crate::{World, counter};
 
 /// Between two tries where the server does not say: soon at first, then seldom.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -20,79 +23,13 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 /// Of a request's body, so much is shown.
 const SHOWN: usize = 120;
 
-/// One thing to be done, under one key.
-#[derive(Clone)]
-pub(crate) struct Operation {
-    pub(crate) reference: String,
-    /// What stands for it in a counter's place for a key.
-    pub(crate) key: String,
-    /// The values of the key's header lines, as they are sent.
-    pub(crate) lines: Vec<Vec<u8>>,
-}
-
-impl Operation {
-    pub(crate) fn with_lines(lines: Vec<Vec<u8>>) -> Self {
-        Self {
-            reference: Uuid::new_v4().to_string(),
-            key: Uuid::new_v4().to_string(),
-            lines,
-        }
-    }
-
-    /// The same key for something else.
-    pub(crate) fn another(&self) -> Self {
-        Self {
-            reference: Uuid::new_v4().to_string(),
-            ..self.clone()
-        }
-    }
-}
-
-/// How a key goes on the wire.
-pub(crate) fn line(dialect: Dialect, key: &str) -> Vec<u8> {
-    match dialect {
-        Dialect::Ietf => format!("\"{key}\"").into_bytes(),
-        Dialect::Stripe => key.as_bytes().to_vec(),
-    }
-}
-
-/// In what a request differs from the usual one.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Shape<'a> {
-    pub(crate) body: Option<&'a str>,
-    pub(crate) case: Option<&'a Case>,
-    pub(crate) other_tenant: bool,
-}
-
-impl<'a> Shape<'a> {
-    pub(crate) fn body(body: &'a str) -> Self {
-        Self {
-            body: Some(body),
-            ..Self::default()
-        }
-    }
-
-    pub(crate) fn case(case: Option<&'a Case>) -> Self {
-        Self {
-            case,
-            ..Self::default()
-        }
-    }
-
-    /// As a retry has it: the same body, and without the header that asked for a behaviour.
-    pub(crate) fn retry(self) -> Self {
-        let case = match self.case {
-            Some(Case::Body(_)) => self.case,
-            Some(Case::Header(_)) | None => None,
-        };
-        Self { case, ..self }
-    }
-}
-
 /// What an operation came to, as far as retries tell.
 pub(crate) struct Settled {
     pub(crate) answer: Result<Answer, String>,
+    pub(crate) kind: Kind,
     pub(crate) tries: usize,
+    /// Whether a try before the last may have been executed, for all that its answer says.
+    pub(crate) doubtful: bool,
 }
 
 impl Settled {
@@ -100,32 +37,30 @@ impl Settled {
         self.answer
             .as_ref()
             .ok()
-            .filter(|answer| answer.is_success())
+            .filter(|_| self.kind == Kind::Success)
     }
 }
 
-/// How many effects there were before; none where nobody counts.
-pub(crate) struct Counting(Option<u64>);
-
-/// Sends, retries and counts.
+/// Sends and retries. How it counts is in `counter`, and how it judges in `judge`.
 pub(crate) struct Caller<'a> {
     pub(crate) target: &'a Target,
     pub(crate) world: &'a dyn World,
-    pub(crate) dialect: Dialect,
-    /// Whether two executions are never answered alike: an answer that comes back byte for byte
-    /// then is a replay, marked or not.
-    pub(crate) telling: bool,
+    pub(crate) learned: Learned,
 }
 
 impl Caller<'_> {
     pub(crate) fn operation(&self) -> Operation {
-        let mut operation = Operation::with_lines(Vec::new());
-        operation.lines.push(line(self.dialect, &operation.key));
-        operation
+        Operation::new(self.learned.dialect)
     }
 
-    pub(crate) fn counts(&self) -> bool {
-        self.target.counter.is_some()
+    pub(crate) fn kind(&self, answer: &Result<Answer, String>) -> Kind {
+        kind::of(answer, self.learned.accepted)
+    }
+
+    /// The answer where it is a success.
+    pub(crate) fn success<'s>(&self, answer: &'s Result<Answer, String>) -> Option<&'s Answer> {
+        let succeeded = self.kind(answer) == Kind::Success;
+        answer.as_ref().ok().filter(|_| succeeded)
     }
 
     /// The body of a request, filled.
@@ -135,7 +70,7 @@ impl Caller<'_> {
             (None, Some(Case::Body(body))) => body,
             (None, Some(Case::Header(_)) | None) => &self.target.body,
         };
-        fill(template, &operation.reference, &operation.key)
+        operation.fill(template)
     }
 
     pub(crate) fn request(&self, operation: &Operation, shape: Shape<'_>) -> Vec<u8> {
@@ -174,8 +109,7 @@ impl Caller<'_> {
             headers.push(header);
         }
         for header in &headers {
-            let value = fill(&header.value, &operation.reference, &operation.key);
-            add(&header.name, value.as_bytes());
+            add(&header.name, operation.fill(&header.value).as_bytes());
         }
         if !headers
             .iter()
@@ -222,7 +156,7 @@ impl Caller<'_> {
             let sent = connection.send(&request).await;
             let answer = connection.read().await;
             match (sent, answer) {
-                (_, Ok(answer)) => Ok(answer),
+                (_, Ok(answer)) => Ok(veiled(answer, self.target)),
                 (Err(error), Err(_)) | (Ok(()), Err(error)) => Err(error.to_string()),
             }
         };
@@ -241,11 +175,21 @@ impl Caller<'_> {
     ) -> Result<Answer, Stop> {
         let answer = self.ask(operation, shape).await;
         record.saw_answer("first", &answer);
-        match answer {
-            Ok(answer) if answer.is_success() => Ok(answer),
-            Ok(_) | Err(_) => Err(Stop::NotSeen(
+        self.success(&answer).cloned().ok_or_else(|| {
+            Stop::NotSeen(
                 "the first request did not succeed, so that there was nothing to repeat".to_owned(),
-            )),
+            )
+        })
+    }
+
+    /// Asks, and does not ask again.
+    pub(crate) async fn once(&self, operation: &Operation, shape: Shape<'_>) -> Settled {
+        let answer = self.ask(operation, shape).await;
+        Settled {
+            kind: self.kind(&answer),
+            answer,
+            tries: 1,
+            doubtful: false,
         }
     }
 
@@ -253,66 +197,26 @@ impl Caller<'_> {
     pub(crate) async fn settle(&self, operation: &Operation, shape: Shape<'_>) -> Settled {
         let end = Instant::now() + self.target.operation_timeout;
         let mut pause = FIRST_PAUSE;
-        let mut tries = 0;
+        let (mut tries, mut doubtful) = (0, false);
         loop {
             let answer = self.ask(operation, shape).await;
             tries += 1;
             let wait = match &answer {
-                Ok(answer) if is_final(answer) => {
-                    return Settled {
-                        answer: Ok(answer.clone()),
-                        tries,
-                    };
-                }
                 Ok(answer) => retry_after(answer).unwrap_or(pause).max(SHORTEST_PAUSE),
                 Err(_) => pause,
             };
-            if Instant::now() + wait >= end {
-                return Settled { answer, tries };
+            let last = kind::is_final(&answer, self.learned.accepted);
+            if last || Instant::now() + wait >= end {
+                return Settled {
+                    kind: self.kind(&answer),
+                    answer,
+                    tries,
+                    doubtful,
+                };
             }
+            doubtful |= kind::is_doubtful(&answer);
             sleep(wait).await;
             pause = (pause * 3 / 2).min(LONGEST_PAUSE);
-        }
-    }
-
-    /// Reads the counter before an operation.
-    pub(crate) async fn counting(&self, operation: &Operation) -> Result<Counting, Stop> {
-        self.count(operation).await.map(Counting)
-    }
-
-    /// How many effects there were since.
-    pub(crate) async fn effects(
-        &self,
-        operation: &Operation,
-        since: &Counting,
-        record: &mut Record,
-    ) -> Result<Option<u64>, Stop> {
-        let effects = self.effects_since(operation, since).await?;
-        if let Some(effects) = effects {
-            record.saw(format!("effects: {effects}"));
-        }
-        Ok(effects)
-    }
-
-    pub(crate) async fn effects_since(
-        &self,
-        operation: &Operation,
-        since: &Counting,
-    ) -> Result<Option<u64>, Stop> {
-        let now = self.count(operation).await?;
-        Ok(now
-            .zip(since.0)
-            .map(|(now, before)| now.saturating_sub(before)))
-    }
-
-    async fn count(&self, operation: &Operation) -> Result<Option<u64>, Stop> {
-        let Some(counter) = &self.target.counter else {
-            return Ok(None);
-        };
-        let (reference, key) = (&operation.reference, &operation.key);
-        match counter::count(counter, self.target, self.world, reference, key).await {
-            Ok(count) => Ok(Some(count)),
-            Err(reason) => Err(Stop::NotSeen(format!("the counter failed: {reason}"))),
         }
     }
 
@@ -334,27 +238,10 @@ impl Caller<'_> {
             "{} {} with {keys} and {}",
             self.target.method,
             self.target.address.path,
-            cut(&self.body(operation, shape), SHOWN)
+            cut(
+                &hide(&self.body(operation, shape), self.target.secrets()),
+                SHOWN
+            )
         )
-    }
-
-    /// Judges the answer to a retry of what had succeeded.
-    pub(crate) fn judge_retry(&self, record: &mut Record, first: &Answer, retry: &Settled) {
-        match &retry.answer {
-            Ok(answer) if answer.is_success() => {
-                if let Some(difference) = difference(first, answer) {
-                    record.fail(format!("a retry was given another answer: {difference}"));
-                } else if !self.counts() && !self.telling && !answer.is_marked() {
-                    record.blind(
-                        "the retry was answered alike, but nothing in the answer says that it was \
-                         not executed again: give --count-url or --count-command",
-                    );
-                }
-            }
-            Ok(_) | Err(_) => record.fail(format!(
-                "a retry was not given the first answer, but {}",
-                tell(&retry.answer)
-            )),
-        }
     }
 }

@@ -3,7 +3,7 @@
 pub mod bench;
 pub mod check;
 
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _, Write};
 use std::time::Duration;
 
 use crate::target::Header;
@@ -15,11 +15,12 @@ pub enum Ended {
     Well,
     /// A guarantee is broken.
     Badly,
+    /// Nothing was found broken, but not all was seen, which was asked for.
+    Unseen,
 }
 
 /// What was asked for.
-fn print(text: &str) -> io::Result<()> {
-    let mut output = io::stdout().lock();
+fn print(output: &mut impl Write, text: &str) -> io::Result<()> {
     match output
         .write_all(text.as_bytes())
         .and_then(|()| output.flush())

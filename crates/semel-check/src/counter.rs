@@ -4,71 +4,176 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::{sleep, timeout};
 
-use crate::target::{Counter, Target};
-use crate::text::fill;
+use crate::Address;
+use crate::caller::Caller;
+use crate::operation::{Operation, Shape};
+use crate::record::{Record, Stop};
+use crate::target::Counter;
 use crate::wire::Connection;
-use crate::{Address, World};
 
 /// A counter that takes longer is broken.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A counter that lagged by so much once may lag by so many times more.
+const LAGS: u32 = 3;
 
-/// Asks the counter.
-pub(crate) async fn count(
-    counter: &Counter,
-    target: &Target,
-    world: &dyn World,
-    reference: &str,
-    key: &str,
-) -> Result<u64, String> {
-    let counting = async {
-        match counter {
-            Counter::Url { url, pointer } => {
-                let url = fill(url, reference, key);
-                read(&ask(&url, target, world).await?, pointer.as_deref())
-            }
-            Counter::Command(command) => {
-                let command = fill(command, reference, key);
-                let printed = world
-                    .ask(&command)
-                    .await
-                    .map_err(|error| error.to_string())?;
-                read(&printed, None)
-            }
-        }
-    };
-    let answer = tokio::time::timeout(PATIENCE, counting).await;
-    answer.map_err(|_| format!("no answer in {} seconds", PATIENCE.as_secs()))?
+/// The counter before an operation; none where nobody counts it.
+pub(crate) struct Counting {
+    before: Option<u64>,
+    /// So long after the last answer all effects show.
+    lag: Duration,
 }
 
-async fn ask(url: &str, target: &Target, world: &dyn World) -> Result<String, String> {
-    let address: Address = url
-        .parse()
-        .map_err(|error: crate::Error| error.to_string())?;
-    let mut request = format!(
-        "GET {} HTTP/1.1\r\nHost: {}\r\nAccept: application/json\r\nConnection: close\r\n",
-        address.path, address.authority
-    );
-    // Credentials are for the target, and only go elsewhere where that is the same place.
-    if address.endpoint() == target.address.endpoint() {
-        for header in &target.headers {
-            // Writing to a string cannot fail.
-            let _ = write!(request, "{}: {}\r\n", header.name, header.value);
+impl Caller<'_> {
+    /// Whether the effects of an operation are counted. A counter that looks for a key finds
+    /// nothing where none is sent.
+    pub(crate) fn counts(&self, operation: &Operation) -> bool {
+        let counter = self.target.counter.as_ref();
+        counter.is_some_and(|counter| operation.key.is_some() || !counter.has("{key}"))
+    }
+
+    /// Whether operations are counted apart from each other.
+    pub(crate) fn counts_each(&self) -> bool {
+        let counter = self.target.counter.as_ref();
+        counter.is_some_and(|counter| counter.has("{reference}") || counter.has("{key}"))
+    }
+
+    /// Reads the counter before an operation.
+    pub(crate) async fn counting(
+        &self,
+        operation: &Operation,
+        shape: Shape<'_>,
+    ) -> Result<Counting, Stop> {
+        self.until_quiet().await;
+        let before = self.counted(operation).await?;
+        let lag = self.pace(shape).unwrap_or(self.learned.usual).lag * LAGS;
+        Ok(Counting { before, lag })
+    }
+
+    /// Waits until what happened before shows, where it would be counted along.
+    pub(crate) async fn until_quiet(&self) {
+        if self.target.counter.is_some() && !self.counts_each() {
+            sleep(self.learned.usual.lag * LAGS).await;
         }
     }
-    request.push_str("\r\n");
-    let told = |error: std::io::Error| format!("{url}: {error}");
-    let mut connection = Connection::new(world.connect(&address).await.map_err(told)?);
-    connection.send(request.as_bytes()).await.map_err(told)?;
-    let answer = connection.read().await.map_err(told)?;
-    // What does not exist has no effects: many APIs say so with a 404.
-    if answer.status == 404 {
-        return Ok("0".to_owned());
+
+    /// How many effects there were since, and all of them.
+    pub(crate) async fn effects(
+        &self,
+        operation: &Operation,
+        since: &Counting,
+        record: &mut Record,
+    ) -> Result<Option<u64>, Stop> {
+        let effects = self.effects_at_last(operation, since, record).await?;
+        if let Some(effects) = effects {
+            record.saw(format!("effects: {effects}"));
+        }
+        Ok(effects)
     }
-    if !answer.is_success() {
-        return Err(format!("{url} answered {}", answer.status));
+
+    /// The same, for who tells of it in words of their own.
+    pub(crate) async fn effects_at_last(
+        &self,
+        operation: &Operation,
+        since: &Counting,
+        record: &mut Record,
+    ) -> Result<Option<u64>, Stop> {
+        if since.before.is_some() && !since.lag.is_zero() {
+            sleep(since.lag).await;
+            record.note(format!(
+                "the counter shows effects late: it was read {} ms after the last answer",
+                since.lag.as_millis()
+            ));
+        }
+        self.effects_since(operation, since).await
     }
-    String::from_utf8(answer.body).map_err(|_| format!("{url} answered no text"))
+
+    /// How many effects there were since, as far as the counter shows by now.
+    pub(crate) async fn effects_since(
+        &self,
+        operation: &Operation,
+        since: &Counting,
+    ) -> Result<Option<u64>, Stop> {
+        let now = self.counted(operation).await?;
+        Ok(now
+            .zip(since.before)
+            .map(|(now, before)| now.saturating_sub(before)))
+    }
+
+    async fn counted(&self, operation: &Operation) -> Result<Option<u64>, Stop> {
+        let failed = |reason| Stop::NotSeen(format!("the counter failed: {reason}"));
+        self.count(operation).await.map_err(failed)
+    }
+
+    /// Asks the counter, where there is one that knows the operation.
+    pub(crate) async fn count(&self, operation: &Operation) -> Result<Option<u64>, String> {
+        let Some(counter) = self
+            .target
+            .counter
+            .as_ref()
+            .filter(|_| self.counts(operation))
+        else {
+            return Ok(None);
+        };
+        let counting = async {
+            match counter {
+                Counter::Url { url, pointer } => {
+                    let text = self.ask_counter(operation, url).await?;
+                    read(&text, pointer.as_deref())
+                }
+                Counter::Command(command) => {
+                    let printed = self.world.ask(&operation.fill(command)).await;
+                    read(&printed.map_err(|error| error.to_string())?, None)
+                }
+            }
+        };
+        let answer = timeout(PATIENCE, counting).await;
+        let late = |_| format!("no answer in {} seconds", PATIENCE.as_secs());
+        answer.map_err(late)?.map(Some)
+    }
+
+    async fn ask_counter(&self, operation: &Operation, url: &str) -> Result<String, String> {
+        let url = operation.fill(url);
+        let address: Address = url
+            .parse()
+            .map_err(|error: crate::Error| error.to_string())?;
+        let mut request = format!(
+            "GET {} HTTP/1.1\r\nHost: {}\r\nAccept: application/json\r\nConnection: close\r\n",
+            address.path, address.authority
+        );
+        // Credentials are for the target, and only go elsewhere where that is the same place.
+        if address.endpoint() == self.target.address.endpoint() {
+            for header in &self.target.headers {
+                let value = operation.fill(&header.value);
+                // Writing to a string cannot fail.
+                let _ = write!(request, "{}: {value}\r\n", header.name);
+            }
+        }
+        request.push_str("\r\n");
+        let told = |error: std::io::Error| format!("{url}: {error}");
+        let mut connection = Connection::new(self.world.connect(&address).await.map_err(told)?);
+        connection.send(request.as_bytes()).await.map_err(told)?;
+        let answer = connection.read().await.map_err(told)?;
+        // What does not exist has no effects: many APIs say so with a 404.
+        if answer.status == 404 {
+            return Ok("0".to_owned());
+        }
+        if !answer.is_success() {
+            return Err(format!("{url} answered {}", answer.status));
+        }
+        String::from_utf8(answer.body).map_err(|_| format!("{url} answered no text"))
+    }
+}
+
+impl Counter {
+    /// Whether it has such a place to fill.
+    fn has(&self, place: &str) -> bool {
+        match self {
+            Self::Url { url, .. } => url.contains(place),
+            Self::Command(command) => command.contains(place),
+        }
+    }
 }
 
 fn read(text: &str, pointer: Option<&str>) -> Result<u64, String> {

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::{Address, junit, text};
+
 /// Why nothing could be probed or driven. No guarantee was judged.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -37,4 +39,17 @@ pub enum Error {
     /// Something of this machine failed.
     #[error(transparent)]
     Io(#[from] io::Error),
+}
+
+impl Error {
+    /// In place of a report: one JSON document with `url` and `error`, harmless on a terminal.
+    pub fn json(&self, url: &Address) -> String {
+        let document = serde_json::json!({ "url": url.to_string(), "error": self.to_string() });
+        text::document(&format!("{document:#}"))
+    }
+
+    /// In place of a report, as CI systems read it. Without, they would take the last run's.
+    pub fn junit(&self, url: &Address) -> String {
+        junit::unprobed(&url.to_string(), &self.to_string())
+    }
 }

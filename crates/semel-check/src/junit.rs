@@ -15,16 +15,30 @@ pub(crate) fn render(report: &Report, strict: bool) -> String {
         "tests=\"{}\" failures=\"{failures}\" errors=\"0\" skipped=\"{skipped}\"",
         report.probes.len()
     );
-    let mut text = format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {totals}>\n  <testsuite \
-         name=\"semel check {}\" {totals}>\n",
-        escaped(&report.url)
-    );
+    let mut cases = String::new();
     for finding in &report.probes {
-        case(&mut text, finding, strict);
+        case(&mut cases, finding, strict);
     }
-    text.push_str("  </testsuite>\n</testsuites>\n");
-    text
+    suite(&report.url, &totals, &cases)
+}
+
+/// Where no probe could be run, and why.
+pub(crate) fn unprobed(url: &str, reason: &str) -> String {
+    let totals = "tests=\"1\" failures=\"0\" errors=\"1\" skipped=\"0\"";
+    let case = format!(
+        "    <testcase classname=\"semel.check\" name=\"first_request\">\n      <error \
+         message=\"{}\" type=\"unprobed\"/>\n    </testcase>\n",
+        escaped(reason)
+    );
+    suite(url, totals, &case)
+}
+
+fn suite(url: &str, totals: &str, cases: &str) -> String {
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites {totals}>\n  <testsuite \
+         name=\"semel check {}\" {totals}>\n{cases}  </testsuite>\n</testsuites>\n",
+        escaped(url)
+    )
 }
 
 fn case(text: &mut String, finding: &Finding, strict: bool) {
@@ -87,6 +101,92 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalogue::Id;
+    use crate::target::Dialect;
+
+    /// The names of all elements, in order; fails where a parser would.
+    fn elements(xml: &str) -> Vec<&str> {
+        let allowed = |c: char| matches!(c, '\n' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
+        assert!(xml.chars().all(allowed), "a character that XML has not");
+        let declaration = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n";
+        let mut rest = xml.strip_prefix(declaration).unwrap();
+        let (mut found, mut open) = (Vec::new(), Vec::new());
+        while let Some((text, after)) = rest.split_once('<') {
+            assert!(is_text(text), "{text:?}");
+            let (tag, after) = after.split_once('>').unwrap();
+            rest = after;
+            if let Some(name) = tag.strip_prefix('/') {
+                assert_eq!(open.pop(), Some(name));
+                continue;
+            }
+            let (tag, empty) = match tag.strip_suffix('/') {
+                Some(tag) => (tag, true),
+                None => (tag, false),
+            };
+            let (name, mut attributes) = tag.split_once(' ').unwrap_or((tag, ""));
+            while let Some((attribute, after)) = attributes.split_once("=\"") {
+                let (value, after) = after.split_once('"').unwrap();
+                assert!(attribute.chars().all(|c| c.is_ascii_lowercase()), "{tag:?}");
+                assert!(is_text(value), "{value:?}");
+                attributes = after.trim_start();
+            }
+            assert_eq!(attributes, "", "{tag:?}");
+            found.push(name);
+            if !empty {
+                open.push(name);
+            }
+        }
+        assert_eq!((open, rest), (Vec::new(), "\n"));
+        found
+    }
+
+    /// Whether text or a value is without markup, and every `&` begins one of the five entities.
+    fn is_text(text: &str) -> bool {
+        let known = ["amp;", "lt;", "gt;", "quot;", "apos;"];
+        let mut entities = text.split('&').skip(1);
+        !text.contains(['<', '>', '"']) && entities.all(|e| known.iter().any(|k| e.starts_with(k)))
+    }
+
+    fn finding(verdict: Verdict, said: &str) -> Finding {
+        let about = Id::Replay.about();
+        Finding {
+            id: Id::Replay,
+            title: about.title,
+            why: about.why,
+            sent: said.to_owned(),
+            seen: said.to_owned(),
+            expected: about.expected,
+            verdict,
+            notes: vec![said.to_owned()],
+            brief: said.to_owned(),
+        }
+    }
+
+    #[test]
+    fn it_is_xml_whatever_servers_say() {
+        let mut hostile: String = ('\0'..='\u{10fff}').collect();
+        hostile.push_str("]]> <!-- --> &#0; </failure> \u{10ffff} \" onerror=\"");
+        let verdicts = [
+            Verdict::Fail,
+            Verdict::NotSeen,
+            Verdict::Skipped,
+            Verdict::Pass,
+        ];
+        let findings = verdicts.map(|verdict| finding(verdict, &hostile));
+        let url = "http://shop/?a=<b>&c=\"'".to_owned();
+        let report = Report::new(url, Dialect::Ietf, false, findings.into());
+        for (strict, not_seen) in [(false, "skipped"), (true, "failure")] {
+            let seen = elements(&render(&report, strict)).join(" ");
+            let cases = format!("testcase failure testcase {not_seen} testcase skipped testcase");
+            assert_eq!(seen, format!("testsuites testsuite {cases}"));
+        }
+        let seen = unprobed(&report.url, &hostile);
+        assert_eq!(
+            elements(&seen),
+            ["testsuites", "testsuite", "testcase", "error"]
+        );
+        assert!(seen.contains("<testsuites tests=\"1\" failures=\"0\" errors=\"1\""));
+    }
 
     #[test]
     fn what_xml_cannot_say_is_spelled_out() {

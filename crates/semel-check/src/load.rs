@@ -2,6 +2,7 @@
 //! them. One thread and one request under way on each connection, since it shares the machine
 //! with what it measures more often than not.
 
+mod body;
 mod connection;
 mod figures;
 mod plan;

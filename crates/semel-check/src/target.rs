@@ -29,7 +29,7 @@ impl Dialect {
 /// A dialect, or that it is to be found out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Chosen {
-    /// Quoted first, then unquoted: what is accepted.
+    /// By what the target does with quotes.
     #[default]
     Auto,
     /// This one.
@@ -69,6 +69,23 @@ pub struct Cases {
     pub large: Option<Case>,
     /// Does its work, and cannot record it.
     pub store_failure: Option<Case>,
+}
+
+impl Cases {
+    fn headers(&self) -> impl Iterator<Item = &Header> {
+        let cases = [
+            &self.slow,
+            &self.linger,
+            &self.timeout,
+            &self.declined,
+            &self.large,
+            &self.store_failure,
+        ];
+        cases.into_iter().filter_map(|case| match case {
+            Some(Case::Header(header)) => Some(header),
+            Some(Case::Body(_)) | None => None,
+        })
+    }
 }
 
 /// How effects are counted. Only the target's owner knows.
@@ -137,7 +154,11 @@ pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Headers that hold no secret, and whose values are common in answers.
 const OPEN: [&str; 4] = ["accept", "content-type", "host", "user-agent"];
+/// A shorter value is a word that any answer may have.
 const SHORTEST_SECRET: usize = 6;
+/// What asks for a behaviour is mostly the word that the answer has, too, as `declined`; a test
+/// customer's token is longer.
+const SHORTEST_IN_A_CASE: usize = 16;
 
 impl Target {
     /// With defaults that fit `semel demo`.
@@ -161,14 +182,65 @@ impl Target {
 
     /// Values that are nobody's business: a server may repeat them in an answer.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
-        let headers = self.headers.iter().chain(&self.other_headers);
+        let sent = self.headers.iter().chain(&self.other_headers);
+        let sent = sent.map(|header| (header, SHORTEST_SECRET));
+        let cases = self.cases.headers();
+        let cases = cases.map(|header| (header, SHORTEST_IN_A_CASE));
         let open = |name: &str| OPEN.iter().any(|open| open.eq_ignore_ascii_case(name));
-        headers
-            .filter(move |header| !open(&header.name))
-            .map(|header| header.value.trim())
-            .flat_map(|value| [Some(value), value.split_once(' ').map(|(_, token)| token)])
-            .flatten()
-            // A shorter one is a word that any answer may have.
-            .filter(|value| value.len() >= SHORTEST_SECRET)
+        sent.chain(cases)
+            .filter(move |(header, _)| !open(&header.name))
+            .flat_map(|(header, shortest)| {
+                parts(&header.value).filter(move |part| part.len() >= shortest)
+            })
+    }
+}
+
+/// What is secret of a value: all of it and what follows its scheme, each but for the places to
+/// fill. What they are filled with is in every report.
+fn parts(value: &str) -> impl Iterator<Item = &str> {
+    let value = value.trim();
+    let token = value.split_once(' ').map(|(_, token)| token.trim());
+    [Some(value), token]
+        .into_iter()
+        .flatten()
+        .flat_map(|part| part.split("{reference}"))
+        .flat_map(|part| part.split("{key}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_all_that_a_caller_sends_and_nobody_else_knows() {
+        let header = |name: &str, value: &str| Header {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        };
+        let case = |value| Some(Case::Header(header("X-Case", value)));
+        let mut target = Target::new("http://shop/".parse().unwrap());
+        target.headers = vec![
+            header("Authorization", "Bearer  abcdef"),
+            header("X-Signature", "Tag first-{reference}-second-{key}!"),
+            header("X-Short", "short"),
+            header("Accept", "application/json"),
+        ];
+        target.other_headers = vec![header("Authorization", "other-customer")];
+        target.cases.declined = case("declined");
+        target.cases.slow = case("a-token-of-a-slow-one");
+        target.cases.large = Some(Case::Body("no header at all".to_owned()));
+        assert_eq!(
+            target.secrets().collect::<Vec<_>>(),
+            [
+                "Bearer  abcdef",
+                "abcdef",
+                "Tag first-",
+                "-second-",
+                "first-",
+                "-second-",
+                "other-customer",
+                "a-token-of-a-slow-one",
+            ]
+        );
     }
 }

@@ -8,10 +8,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use crate::Stream;
 
 /// Larger heads say nothing that is looked at here.
-const MAX_HEAD: usize = 64 << 10;
+pub(crate) const MAX_HEAD: usize = 64 << 10;
 /// More than any `large` case needs, and well within memory.
-const MAX_BODY: usize = 64 << 20;
-const MAX_HEADERS: usize = 128;
+pub(crate) const MAX_BODY: usize = 64 << 20;
+pub(crate) const MAX_HEADERS: usize = 128;
 const CHUNK: usize = 16 << 10;
 
 /// What says that an answer was given before, in the spellings that are in use.
@@ -30,6 +30,8 @@ pub(crate) struct Answer {
     /// Names in lower case.
     pub(crate) headers: Vec<(String, Vec<u8>)>,
     pub(crate) body: Vec<u8>,
+    /// What of the body is shown to people. Empty until somebody has hidden the secrets in it.
+    pub(crate) shown: String,
 }
 
 impl Answer {
@@ -52,12 +54,23 @@ impl Answer {
 
     /// Whether it says of itself that it was given before.
     pub(crate) fn is_marked(&self) -> bool {
-        let says = |name: &&str| {
-            let value = self.text_of(name).unwrap_or("false").trim();
-            !value.eq_ignore_ascii_case("false") && value != "0"
-        };
-        MARKS.iter().any(says)
+        let mut headers = self.headers.iter();
+        headers.any(|(name, value)| marks(name, value))
     }
+}
+
+/// Whether this header says that an answer was given before.
+pub(crate) fn marks(name: &str, value: &[u8]) -> bool {
+    let value = value.trim_ascii();
+    MARKS.iter().any(|mark| mark.eq_ignore_ascii_case(name))
+        && !value.eq_ignore_ascii_case(b"false")
+        && value != b"0"
+}
+
+/// Whether a body with this `Transfer-Encoding` comes in parts that say how long they are.
+pub(crate) fn is_chunked(coding: &[u8]) -> bool {
+    let last = coding.trim_ascii().last_chunk::<7>();
+    last.is_some_and(|last| last.eq_ignore_ascii_case(b"chunked"))
 }
 
 /// One connection, for one request after another.
@@ -105,6 +118,7 @@ impl Connection {
                         .map(|header| (header.name.to_ascii_lowercase(), header.value.to_vec()))
                         .collect(),
                     body: Vec::new(),
+                    shown: String::new(),
                 };
                 self.buffer.drain(..length);
                 return Ok(answer);
@@ -122,8 +136,7 @@ impl Connection {
         if matches!(answer.status, 204 | 304) {
             return Ok(Vec::new());
         }
-        let coding = answer.text_of("transfer-encoding").unwrap_or("");
-        if coding.to_ascii_lowercase().ends_with("chunked") {
+        if answer.header("transfer-encoding").is_some_and(is_chunked) {
             return self.chunks().await;
         }
         let Some(length) = answer.text_of("content-length") else {
@@ -144,7 +157,7 @@ impl Connection {
                 while !self.line().await?.is_empty() {}
                 return Ok(body);
             }
-            if body.len() + size > MAX_BODY {
+            if body.len().saturating_add(size) > MAX_BODY {
                 return Err(too_long());
             }
             body.extend(self.exactly(size).await?);
@@ -236,12 +249,15 @@ mod tests {
 
     #[tokio::test]
     async fn what_breaks_off_is_an_error() {
-        let broken: [&'static [u8]; 5] = [
+        let broken: [&'static [u8]; 7] = [
             b"",
             b"HTTP/1.1 200 OK\r\nContent-Le",
             b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{}",
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n",
             b"HTTP/1.1 200 OK\r\nContent-Length: many\r\n\r\n",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 18446744073709551615\r\n\r\n{}",
+            // As long as memory can be, after what is there already.
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\nffffffffffffffff\r\n",
         ];
         for bytes in broken {
             assert!(read(bytes).await.is_err(), "{bytes:?}");
@@ -254,6 +270,8 @@ mod tests {
             ("Idempotent-Replayed: true", true),
             ("X-Idempotency-Replayed: 1", true),
             ("Idempotent-Replayed: false", false),
+            ("Idempotent-Replayed: 0", false),
+            ("X-Replay-Protection: on", false),
             ("X-Other: true", false),
         ] {
             let text = format!("HTTP/1.1 200 OK\r\n{line}\r\nContent-Length: 0\r\n\r\n");

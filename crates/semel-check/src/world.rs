@@ -49,7 +49,9 @@ impl World for Real {
 
     fn ask<'a>(&'a self, command: &'a str) -> Pending<'a, io::Result<String>> {
         Box::pin(async move {
-            let output = shell(command).stdout(Stdio::piped()).output().await?;
+            // Not `output`, which takes the errors as well and would keep them from the user.
+            let child = shell(command).stdout(Stdio::piped()).spawn()?;
+            let output = child.wait_with_output().await?;
             ended(output.status)?;
             String::from_utf8(output.stdout)
                 .map_err(|_| io::Error::other("it printed something else than text"))
@@ -87,4 +89,27 @@ async fn encrypted(stream: TcpStream, to: &Address) -> io::Result<Box<dyn Stream
 #[cfg(not(feature = "tls"))]
 async fn encrypted(_: TcpStream, _: &Address) -> io::Result<Box<dyn Stream>> {
     Err(io::Error::other("https:// is not built into this binary"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_command_gives_what_it_printed_or_how_it_failed() {
+        assert_eq!(Real.ask("echo 3").await.unwrap(), "3\n");
+        let failed = Real.ask("echo 3; exit 7").await.unwrap_err();
+        assert!(failed.to_string().contains('7'), "{failed}");
+        assert!(Real.run("exit 0").await.is_ok());
+        assert!(Real.run("exit 7").await.is_err());
+    }
+
+    /// Where it writes its errors to is where we do.
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn the_errors_of_a_command_are_the_users_to_read() {
+        let ours = std::fs::read_link("/proc/self/fd/2").unwrap();
+        let told = Real.ask("readlink /proc/self/fd/2").await.unwrap();
+        assert_eq!(told.trim_end(), ours.to_str().unwrap());
+    }
 }

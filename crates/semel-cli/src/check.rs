@@ -10,5 +10,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     match check::run(args)? {
         Ended::Well => Ok(()),
         Ended::Badly => bail!("not every guarantee holds"),
+        Ended::Unseen => bail!("not every guarantee was seen, and --strict asks for all"),
     }
 }

@@ -1,5 +1,6 @@
 //! `bench URL`.
 
+use std::io;
 use std::time::Duration;
 
 use clap::ValueEnum;
@@ -77,6 +78,7 @@ pub fn run(args: &Args) -> Result<(), Error> {
         Spelling::Stripe => Dialect::Stripe,
     };
     let seen = super::runtime()?.block_on(drive(&load, &Real))?;
-    super::print(&if args.json { seen.json() } else { seen.table() })?;
+    let text = if args.json { seen.json() } else { seen.table() };
+    super::print(&mut io::stdout().lock(), &text)?;
     Ok(())
 }

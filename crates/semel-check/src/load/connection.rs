@@ -4,14 +4,17 @@ use std::io;
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
+use super::body::Body;
+use crate::wire::{MAX_HEAD, MAX_HEADERS, is_chunked, marks};
 use crate::{Address, Stream, World};
 
 /// A server that says nothing for so long never will.
 const PATIENCE: Duration = Duration::from_secs(30);
-const MAX_HEADERS: usize = 64;
 const ROOM: usize = 16 << 10;
+/// Large answers are read in large parts, and no larger: every connection has its own room.
+const MOST_ROOM: usize = 256 << 10;
 
 /// What is looked at of an answer.
 pub(super) struct Seen {
@@ -32,6 +35,7 @@ pub(super) struct Lane<'a> {
     world: &'a dyn World,
     stream: Option<Box<dyn Stream>>,
     request: Vec<u8>,
+    /// What was read and not yet looked at.
     answer: Vec<u8>,
 }
 
@@ -44,19 +48,14 @@ struct Head {
     closes: bool,
 }
 
-enum Body {
-    Length(usize),
-    Chunked,
-    /// Up to the end of the connection.
-    Rest,
-}
-
 impl<'a> Lane<'a> {
     pub(super) async fn open(address: &'a Address, world: &'a dyn World) -> io::Result<Self> {
+        let connecting = timeout(PATIENCE, world.connect(address)).await;
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "cannot connect in time");
         Ok(Self {
             address,
             world,
-            stream: Some(world.connect(address).await?),
+            stream: Some(connecting.map_err(late)??),
             request: Vec::with_capacity(ROOM),
             answer: Vec::with_capacity(ROOM),
         })
@@ -67,45 +66,24 @@ impl<'a> Lane<'a> {
     pub(super) async fn ask(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> io::Result<Seen> {
         self.request.clear();
         write(&mut self.request);
-        let stream = match self.stream.take() {
-            Some(stream) => stream,
-            None => self.world.connect(self.address).await?,
-        };
         let began = Instant::now();
-        let asking = self.exchange(stream, began);
-        timeout_at(began + PATIENCE, asking).await?
+        timeout_at(began + PATIENCE, self.exchange(began)).await?
     }
 
-    async fn exchange(&mut self, mut stream: Box<dyn Stream>, began: Instant) -> io::Result<Seen> {
+    async fn exchange(&mut self, mut began: Instant) -> io::Result<Seen> {
+        let mut stream = if let Some(stream) = self.stream.take() {
+            stream
+        } else {
+            let stream = self.world.connect(self.address).await?;
+            began = Instant::now();
+            stream
+        };
         stream.write_all(&self.request).await?;
         self.answer.clear();
-        let head = loop {
-            if stream.read_buf(&mut self.answer).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            if let Some(head) = head(&self.answer)? {
-                break head;
-            }
-        };
-        loop {
-            let there = &self.answer[head.length..];
-            let complete = match head.body {
-                Body::Length(length) => there.len() >= length,
-                Body::Chunked => ends(there)?,
-                Body::Rest => false,
-            };
-            if complete {
-                break;
-            }
-            if stream.read_buf(&mut self.answer).await? == 0 {
-                if matches!(head.body, Body::Rest) {
-                    break;
-                }
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
+        let mut head = self.head(&mut stream).await?;
+        let goes_on = self.skip(&mut stream, &mut head).await?;
         let took = began.elapsed();
-        if !head.closes && !matches!(head.body, Body::Rest) {
+        if goes_on && !head.closes {
             self.stream = Some(stream);
         }
         Ok(Seen {
@@ -113,6 +91,50 @@ impl<'a> Lane<'a> {
             replayed: head.replayed,
             took,
         })
+    }
+
+    /// The head of the final answer; what a server says on the way is none.
+    async fn head(&mut self, stream: &mut Box<dyn Stream>) -> io::Result<Head> {
+        loop {
+            if stream.read_buf(&mut self.answer).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            while let Some(head) = head(&self.answer)? {
+                if head.status >= 200 {
+                    return Ok(head);
+                }
+                self.answer.drain(..head.length);
+            }
+            if self.answer.len() > MAX_HEAD {
+                return Err(io::Error::other("the head of an answer is too long"));
+            }
+        }
+    }
+
+    /// Reads a body to its end, and keeps nothing of it. Gives whether the connection goes on
+    /// after it.
+    async fn skip(&mut self, stream: &mut Box<dyn Stream>, head: &mut Head) -> io::Result<bool> {
+        let mut at = head.length;
+        loop {
+            let (taken, over) = head.body.take(&self.answer[at..])?;
+            if over {
+                return Ok(true);
+            }
+            let full = self.answer.len() == self.answer.capacity();
+            // Mostly all of it, so that nothing has to be moved.
+            self.answer.drain(..at + taken);
+            at = 0;
+            if full && self.answer.capacity() < MOST_ROOM {
+                let room = self.answer.capacity() * 2;
+                self.answer.reserve(room - self.answer.len());
+            }
+            if stream.read_buf(&mut self.answer).await? == 0 {
+                return match head.body {
+                    Body::Rest { .. } => Ok(false),
+                    Body::Length(_) | Body::Chunks(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+                };
+            }
+        }
     }
 }
 
@@ -127,67 +149,184 @@ fn head(bytes: &[u8]) -> io::Result<Option<Head>> {
         status: response.code.unwrap_or_default(),
         replayed: false,
         length,
-        body: Body::Rest,
+        body: Body::rest(),
         closes: response.version == Some(0),
     };
     for header in response.headers.iter() {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         if is("content-length") {
-            let text = std::str::from_utf8(header.value).map_err(io::Error::other)?;
-            head.body = Body::Length(text.trim().parse().map_err(io::Error::other)?);
-        } else if is("transfer-encoding") {
-            head.body = Body::Chunked;
+            // Chunks say better where they end.
+            if !matches!(head.body, Body::Chunks(_)) {
+                head.body = Body::length(header.value)?;
+            }
+        } else if is("transfer-encoding") && is_chunked(header.value) {
+            head.body = Body::chunks();
         } else if is("connection") {
             head.closes = header.value.eq_ignore_ascii_case(b"close");
-        } else if header.name.len() > 9 && header.name.to_ascii_lowercase().contains("replay") {
-            head.replayed = !header.value.eq_ignore_ascii_case(b"false");
+        } else if marks(header.name, header.value) {
+            head.replayed = true;
         }
     }
     if matches!(head.status, 204 | 304) {
-        head.body = Body::Length(0);
+        head.body = Body::none();
     }
     Ok(Some(head))
 }
 
-/// Whether a chunked body is there to its end.
-fn ends(mut bytes: &[u8]) -> io::Result<bool> {
-    loop {
-        match httparse::parse_chunk_size(bytes) {
-            Ok(httparse::Status::Partial) => return Ok(false),
-            Ok(httparse::Status::Complete((start, 0))) => {
-                // Trailers, if any, end with an empty line as well.
-                let rest = &bytes[start..];
-                return Ok(rest.starts_with(b"\r\n") || rest.ends_with(b"\r\n\r\n"));
-            }
-            Ok(httparse::Status::Complete((start, size))) => {
-                let size = usize::try_from(size).map_err(io::Error::other)?;
-                let next = start.saturating_add(size).saturating_add(2);
-                match bytes.get(next..) {
-                    Some(rest) => bytes = rest,
-                    None => return Ok(false),
-                }
-            }
-            Err(_) => return Err(io::Error::other("a chunk is malformed")),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::collections::VecDeque;
+    use std::sync::Mutex;
 
-    #[test]
-    fn chunked_bodies_end_where_they_say() {
-        for (body, complete) in [
-            ("2\r\nab\r\n0\r\n\r\n", true),
-            ("2\r\nab\r\n0\r\nT: 1\r\n\r\n", true),
-            ("2\r\nab\r\n0\r\n", false),
-            ("2\r\na", false),
-            ("", false),
-        ] {
-            assert_eq!(ends(body.as_bytes()).unwrap(), complete, "{body:?}");
+    use super::*;
+    use crate::Pending;
+
+    /// What a server does on one connection, whatever it is asked.
+    #[derive(Clone, Copy)]
+    enum Server {
+        Says(&'static str),
+        /// The same, and takes a second to take the connection.
+        SaysLate(&'static str),
+        /// The first once, the second for ever.
+        NeverEnds(&'static str, &'static str),
+        /// Neither takes the connection nor refuses it.
+        Hangs,
+    }
+
+    /// One connection after the other.
+    struct Servers(Mutex<VecDeque<Server>>);
+
+    impl Servers {
+        fn new<const N: usize>(servers: [Server; N]) -> Self {
+            Self(Mutex::new(servers.into()))
         }
-        assert!(ends(b"x\r\n").is_err());
+    }
+
+    impl World for Servers {
+        fn connect<'a>(&'a self, _: &'a Address) -> Pending<'a, io::Result<Box<dyn Stream>>> {
+            let server = self.0.lock().unwrap().pop_front().unwrap();
+            Box::pin(async move {
+                let (client, mut stream) = tokio::io::duplex(ROOM);
+                let (first, rest) = match server {
+                    Server::Says(all) => (all, None),
+                    Server::SaysLate(all) => {
+                        // sleeps because it is late; the clock is paused and costs nothing.
+                        tokio::time::sleep(Duration::from_secs(1)).await;
+                        (all, None)
+                    }
+                    Server::NeverEnds(first, rest) => (first, Some(rest.repeat(1000))),
+                    Server::Hangs => std::future::pending().await,
+                };
+                tokio::spawn(async move {
+                    let _ = stream.read(&mut [0; 1024]).await;
+                    let mut written = stream.write_all(first.as_bytes()).await;
+                    while let (Ok(()), Some(rest)) = (&written, &rest) {
+                        written = stream.write_all(rest.as_bytes()).await;
+                    }
+                });
+                Ok(Box::new(client) as Box<dyn Stream>)
+            })
+        }
+
+        fn ask<'a>(&'a self, _: &'a str) -> Pending<'a, io::Result<String>> {
+            Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+        }
+
+        fn run<'a>(&'a self, _: &'a str) -> Pending<'a, io::Result<()>> {
+            Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
+        }
+    }
+
+    fn shop() -> Address {
+        "http://shop/".parse().unwrap()
+    }
+
+    async fn ask(lane: &mut Lane<'_>) -> io::Result<Seen> {
+        lane.ask(|bytes| bytes.extend_from_slice(b"?")).await
+    }
+
+    /// On paused time: what hangs would hang here, too, and what is given up takes no time.
+    #[tokio::test(start_paused = true)]
+    async fn no_connection_is_waited_for_without_an_end() {
+        let closing = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+        let address = shop();
+        let hangs = Servers::new([Server::Hangs]);
+        let start = Instant::now();
+        let error = Lane::open(&address, &hangs).await.err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(start.elapsed() < PATIENCE * 2);
+
+        let later = Servers::new([
+            Server::Says(closing),
+            Server::Hangs,
+            Server::SaysLate(closing),
+        ]);
+        let mut lane = Lane::open(&address, &later).await.unwrap();
+        assert_eq!(ask(&mut lane).await.unwrap().status, 200);
+        let start = Instant::now();
+        let error = ask(&mut lane).await.err().unwrap();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert!(start.elapsed() < PATIENCE * 2);
+        let seen = ask(&mut lane).await.unwrap();
+        // What it took to connect is no part of what the answer took.
+        assert_eq!((seen.status, seen.took), (200, Duration::ZERO));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_without_an_end_are_errors_and_need_no_memory() {
+        let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        for (first, rest) in [
+            ("HTTP/1.1 200 OK\r\n", "X: y\r\n"),
+            ("HTTP/1.1 200 OK\r\nX: ", "y"),
+            ("HTTP/1.1 200 OK\r\n\r\n", "x"),
+            (
+                "HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n",
+                "x",
+            ),
+            (chunked, "20\r\nxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\n"),
+            (chunked, "f;"),
+        ] {
+            let servers = Servers::new([Server::NeverEnds(first, rest)]);
+            let address = shop();
+            let mut lane = Lane::open(&address, &servers).await.unwrap();
+            let error = ask(&mut lane).await.err().unwrap();
+            assert_ne!(error.kind(), io::ErrorKind::TimedOut, "{first}{rest}");
+            assert!(lane.answer.capacity() <= MOST_ROOM, "{first}{rest}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_answers_are_read_to_their_end_in_little_room() {
+        let part = "x".repeat(1 << 20);
+        let chunk = format!("100000\r\n{part}\r\n");
+        for (head, body) in [
+            ("Content-Length: 3145728", part.repeat(3)),
+            (
+                "Transfer-Encoding: chunked",
+                format!("{}0\r\n\r\n", chunk.repeat(3)),
+            ),
+        ] {
+            let text = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}");
+            let servers = Servers::new([Server::Says(text.leak())]);
+            let address = shop();
+            let mut lane = Lane::open(&address, &servers).await.unwrap();
+            assert_eq!(ask(&mut lane).await.unwrap().status, 200, "{head}");
+            assert!(lane.stream.is_some(), "{head}");
+            assert!(lane.answer.capacity() <= MOST_ROOM, "{head}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_server_says_on_the_way_is_no_answer() {
+        let servers = Servers::new([Server::Says(
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n\
+             HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}",
+        )]);
+        let address = shop();
+        let mut lane = Lane::open(&address, &servers).await.unwrap();
+        assert_eq!(ask(&mut lane).await.unwrap().status, 201);
+        // Nobody says anything more: the answer after it is not the rest of this one.
+        assert!(ask(&mut lane).await.is_err());
     }
 
     #[test]
@@ -201,5 +340,39 @@ mod tests {
         let closing = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
         assert!(head(closing).unwrap().unwrap().closes);
         assert!(head(&closing[..20]).unwrap().is_none());
+    }
+
+    #[test]
+    fn chunks_are_heeded_before_a_length_and_no_body_has_none() {
+        for (lines, chunks) in [
+            ("Transfer-Encoding: chunked\r\nContent-Length: 3", true),
+            (
+                "Content-Length: 3\r\nTransfer-Encoding: gzip, Chunked",
+                true,
+            ),
+            ("Content-Length: 3\r\nTransfer-Encoding: identity", false),
+        ] {
+            let text = format!("HTTP/1.1 200 OK\r\n{lines}\r\n\r\n");
+            let body = head(text.as_bytes()).unwrap().unwrap().body;
+            assert_eq!(matches!(body, Body::Chunks(_)), chunks, "{lines}");
+        }
+        let none = b"HTTP/1.1 204 No Content\r\nContent-Length: 3\r\n\r\n";
+        assert!(matches!(head(none).unwrap().unwrap().body, Body::Length(0)));
+    }
+
+    #[test]
+    fn a_replay_is_what_says_so_and_nothing_that_sounds_alike() {
+        for (line, replayed) in [
+            ("Idempotent-Replayed: true", true),
+            ("X-Idempotency-Replayed: 1", true),
+            ("Idempotent-Replayed: false", false),
+            ("Idempotent-Replayed: 0", false),
+            ("X-Replay-Protection: on", false),
+            ("Replay-Nonce: oFvnlFP1wIhRlYS2jTaXbA", false),
+        ] {
+            let text = format!("HTTP/1.1 200 OK\r\n{line}\r\n\r\n");
+            let seen = head(text.as_bytes()).unwrap().unwrap();
+            assert_eq!(seen.replayed, replayed, "{line}");
+        }
     }
 }

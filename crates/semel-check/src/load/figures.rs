@@ -73,12 +73,13 @@ impl Load {
     /// For people.
     pub fn table(&self) -> String {
         let mut text = format!(
-            "{}, {} connections, {} s each\n\n{:12}{:>11}{:>8}{:>12}{:>10}{:>10}{:>10}{:>10}{:>10}\n",
+            "{}, {} connections, {} s each\n\n{:12}{:>11}{:>11}{:>8}{:>12}{:>10}{:>10}{:>10}{:>10}{:>10}\n",
             crate::text::line(&self.url),
             self.connections,
             self.seconds,
             "",
             "answers",
+            "replayed",
             "errors",
             "per second",
             "p50 ms",
@@ -96,8 +97,9 @@ impl Load {
             // Writing to a string cannot fail, here and below.
             let _ = writeln!(
                 text,
-                "{name:12}{:>11}{:>8}{:>12.0}{:>10.3}{:>10.3}{:>10.3}{:>10.3}{:>10.3}",
+                "{name:12}{:>11}{:>11}{:>8}{:>12.0}{:>10.3}{:>10.3}{:>10.3}{:>10.3}{:>10.3}",
                 part.requests,
+                part.replayed,
                 part.errors,
                 part.per_second,
                 part.p50_ms,
@@ -235,6 +237,32 @@ mod tests {
             ["500.0", "900.0", "990.0", "999.0", "1000.0", "500.0"]
         );
         assert_eq!(part.told(), "1000 × 201, 1 × 409, 1 × 500, 1 × none");
+    }
+
+    #[test]
+    fn the_table_says_how_many_were_replays() {
+        let part = |requests, replayed| Part {
+            requests,
+            replayed,
+            ..Part::default()
+        };
+        let load = Load {
+            url: "http://shop/".to_owned(),
+            connections: 2,
+            seconds: 1.0,
+            new: part(30, 0),
+            replay: part(40, 35),
+            duplicates: part(50, 20),
+        };
+        let table = load.table();
+        let words = |line: usize| -> Vec<&str> {
+            let line = table.lines().nth(line).unwrap();
+            line.split_whitespace().collect()
+        };
+        assert_eq!(words(2)[..3], ["answers", "replayed", "errors"], "{table}");
+        assert_eq!(words(3)[..5], ["new", "keys", "30", "0", "0"], "{table}");
+        assert_eq!(words(4)[..4], ["replays", "40", "35", "0"], "{table}");
+        assert_eq!(words(5)[..4], ["duplicates", "50", "20", "0"], "{table}");
     }
 
     #[test]

@@ -2,8 +2,11 @@
 
 use uuid::Uuid;
 
-use crate::answers::{difference, tell};
-use crate::caller::{Caller, Operation, Shape, line};
+use crate::answers::{brief, difference, tell};
+use crate::caller::Caller;
+use crate::judge::unjudged;
+use crate::kind::Kind;
+use crate::operation::{Operation, Shape, line};
 use crate::record::{Record, Stop};
 use crate::target::Dialect;
 use crate::wire::Answer;
@@ -13,75 +16,136 @@ use crate::wire::Answer;
 const TOO_LONG: usize = 300;
 
 pub(super) async fn missing_key(caller: &Caller<'_>, record: &mut Record) -> Result<(), Stop> {
-    let (one, two) = (
-        Operation::with_lines(Vec::new()),
-        Operation::with_lines(Vec::new()),
-    );
+    let one = Operation::with_lines(Vec::new());
     let shape = Shape::default();
     record.sent(format!(
         "{}, then another without a key",
         caller.told(&one, shape)
     ));
-    let counting = caller.counting(&one).await?;
+    let counting = caller.counting(&one, shape).await?;
     let first = caller.ask(&one, shape).await;
     record.saw_answer("without a key", &first);
     let effects = caller.effects(&one, &counting, record).await?;
-    match &first {
-        Ok(answer) if answer.is_success() => {}
-        Ok(answer) if answer.is_refusal() => {
+    match (caller.kind(&first), &first) {
+        (Kind::Success, Ok(answer)) => {
+            record.note("keys are optional here: a client that forgets its key is not protected");
+            record.exactly_one(effects);
+            let name = "another request without a key";
+            apart(caller, record, name, &one.another(), answer).await?;
+        }
+        (Kind::Refusal, Ok(answer)) => {
             record.none(effects);
             if answer.status != 400 {
-                record.note(format!(
-                    "refused with {}, where the draft has 400",
-                    answer.status
-                ));
+                let status = answer.status;
+                record.note(format!("refused with {status}, where the draft has 400"));
             }
-            return Ok(());
         }
-        Ok(_) | Err(_) => {
-            record.none(effects);
+        (Kind::Success | Kind::Refusal | Kind::Pending | Kind::Silent, _) => {
             let seen = tell(&first);
             return Err(Stop::NotSeen(format!(
-                "neither refused nor executed: {seen}"
+                "neither refused nor a success: {seen}"
             )));
         }
     }
-    record.note("keys are optional here: a client that forgets its key is not protected");
-    let counting = caller.counting(&two).await?;
-    let second = caller.ask(&two, shape).await;
-    record.saw_answer("another without a key", &second);
-    let effects = caller.effects(&two, &counting, record).await?;
-    if let (Ok(first), Ok(second)) = (&first, &second)
-        && second.is_success()
-    {
-        let alike = difference(first, second).is_none() && caller.telling;
-        if alike || second.is_marked() || effects == Some(0) {
-            record.fail("a request without a key was given the answer to another");
-        }
+    Ok(())
+}
+
+/// Another operation under what need not be the first one's key: it is neither given the first
+/// one's answer nor refused because of it.
+async fn apart(
+    caller: &Caller<'_>,
+    record: &mut Record,
+    name: &str,
+    other: &Operation,
+    first: &Answer,
+) -> Result<(), Stop> {
+    if second(caller, record, name, other, first).await? == Some(Second::Refused) {
+        record.fail(format!(
+            "{name} was refused where the one before it succeeded: they are taken for one"
+        ));
     }
     Ok(())
+}
+
+/// What became of another operation under the same key, or under none.
+#[derive(PartialEq)]
+enum Second {
+    Executed,
+    Refused,
+}
+
+/// Sends another operation. None where what became of it is judged already.
+async fn second(
+    caller: &Caller<'_>,
+    record: &mut Record,
+    name: &str,
+    other: &Operation,
+    first: &Answer,
+) -> Result<Option<Second>, Stop> {
+    let shape = Shape::default();
+    let counting = caller.counting(other, shape).await?;
+    let answer = caller.ask(other, shape).await;
+    record.saw_answer(name, &answer);
+    let effects = caller.effects_at_last(other, &counting, record).await?;
+    let answer = match (caller.kind(&answer), answer) {
+        (Kind::Success, Ok(answer)) => answer,
+        (Kind::Refusal | Kind::Pending, _) => return Ok(Some(Second::Refused)),
+        (Kind::Success | Kind::Silent, answer) => {
+            unjudged(record, name, &answer);
+            return Ok(None);
+        }
+    };
+    let alike = difference(first, &answer).is_none();
+    if effects == Some(0) || answer.is_marked() || (alike && caller.learned.telling) {
+        record.fail(format!(
+            "{name} was given the answer to the one before it: they are taken for one"
+        ));
+        return Ok(None);
+    }
+    if alike && effects.is_none() {
+        record.blind(format!(
+            "{name} was answered like the one before it, and nobody counts what was executed: \
+             give --count-url or --count-command"
+        ));
+        return Ok(None);
+    }
+    Ok(Some(Second::Executed))
 }
 
 pub(super) async fn malformed_key(caller: &Caller<'_>, record: &mut Record) -> Result<(), Stop> {
-    for (name, lines) in malformed(caller.dialect) {
-        let operation = Operation::with_lines(lines);
-        unprotected(caller, record, name, &operation).await?;
+    for (name, lines) in blank(caller.learned.dialect) {
+        everybodys(caller, record, name, &Operation::with_lines(lines)).await?;
+    }
+    for (name, lines) in malformed(caller.learned.dialect) {
+        unprotected(caller, record, name, &Operation::with_lines(lines)).await?;
     }
     Ok(())
 }
 
+type Lines = Vec<Vec<u8>>;
+
+/// The header lines of keys that are the same for everybody.
+fn blank(dialect: Dialect) -> Vec<(&'static str, Lines)> {
+    let mut blank = vec![("an empty key", vec![Vec::new()])];
+    // Where keys are opaque, quotes are part of them.
+    if dialect == Dialect::Ietf {
+        blank.push(("an empty string", vec![b"\"\"".to_vec()]));
+        blank.push(("blanks", vec![b"\"   \"".to_vec()]));
+    }
+    blank
+}
+
 /// The header lines of keys that are none.
-fn malformed(dialect: Dialect) -> Vec<(&'static str, Vec<Vec<u8>>)> {
+fn malformed(dialect: Dialect) -> Vec<(&'static str, Lines)> {
     let key = || Uuid::new_v4().to_string();
     let with = |end: &[u8]| vec![[key().as_bytes(), end].concat()];
     let quoted = |end: &[u8]| vec![[b"\"", key().as_bytes(), end, b"\""].concat()];
-    let two = vec![line(dialect, &key()), line(dialect, &key())];
-    let mut malformed = vec![("an empty key", vec![Vec::new()]), ("two keys", two)];
-    // Where keys are opaque, quotes are part of them.
+    let mut malformed = vec![(
+        "two keys",
+        vec![line(dialect, &key()), line(dialect, &key())],
+    )];
     malformed.extend(match dialect {
         Dialect::Ietf => vec![
-            ("an empty string", vec![b"\"\"".to_vec()]),
-            ("blanks", vec![b"\"   \"".to_vec()]),
             ("an open quote", vec![format!("\"{}", key()).into_bytes()]),
             ("a byte that is no text", quoted(b"\xe9")),
             ("a control character", quoted(b"\x01")),
@@ -99,11 +163,12 @@ fn malformed(dialect: Dialect) -> Vec<(&'static str, Vec<Vec<u8>>)> {
 }
 
 pub(super) async fn oversized_key(caller: &Caller<'_>, record: &mut Record) -> Result<(), Stop> {
+    let dialect = caller.learned.dialect;
     let mut long = Uuid::new_v4().to_string();
     while long.len() < TOO_LONG {
         long.push('x');
     }
-    let operation = Operation::with_lines(vec![line(caller.dialect, &long)]);
+    let operation = Operation::under(dialect, long.clone());
     let name = format!("a key of {TOO_LONG} characters");
     let Some(first) = unprotected(caller, record, &name, &operation).await? else {
         return Ok(());
@@ -111,24 +176,78 @@ pub(super) async fn oversized_key(caller: &Caller<'_>, record: &mut Record) -> R
     // Taken: then all of it counts.
     long.pop();
     long.push('y');
-    let mut other = operation.another();
-    other.lines = vec![line(caller.dialect, &long)];
-    let counting = caller.counting(&other).await?;
-    let answer = caller.ask(&other, Shape::default()).await;
-    record.saw_answer("another key, which differs at its end", &answer);
-    let effects = caller.effects(&other, &counting, record).await?;
-    match &answer {
-        Ok(answer) if answer.is_success() => {
-            let alike = caller.telling && difference(&first, answer).is_none();
-            if alike || answer.is_marked() || effects == Some(0) {
-                record.fail("two keys with the same beginning were taken for one");
-            }
+    let name = "a long key that differs at its end";
+    apart(
+        caller,
+        record,
+        name,
+        &Operation::under(dialect, long),
+        &first,
+    )
+    .await
+}
+
+/// Two operations under a key that anybody may have used before. Refused is good; taken, it must
+/// be a key: another operation is refused, and the first one's answer is kept.
+async fn everybodys(
+    caller: &Caller<'_>,
+    record: &mut Record,
+    name: &str,
+    operation: &Operation,
+) -> Result<(), Stop> {
+    let shape = Shape::default();
+    record.sent(format!(
+        "{name}, for two operations: {}",
+        caller.told(operation, shape)
+    ));
+    let counting = caller.counting(operation, shape).await?;
+    let first = caller.ask(operation, shape).await;
+    record.saw(format!("{name}: {}", brief(&first)));
+    let effects = caller.effects_at_last(operation, &counting, record).await?;
+    let answer = match (caller.kind(&first), &first) {
+        (Kind::Success, Ok(answer)) => answer,
+        (Kind::Refusal, _) => {
+            record.none(effects);
+            return Ok(());
         }
-        Ok(_) | Err(_) => record.fail(format!(
-            "a long key was taken, and another with the same beginning was not: {}",
-            tell(&answer)
-        )),
+        (Kind::Success | Kind::Pending | Kind::Silent, _) => {
+            unjudged(record, name, &first);
+            return Ok(());
+        }
+    };
+    if effects == Some(0) || answer.is_marked() {
+        record.fail(format!("{name} was given somebody else's answer"));
+        return Ok(());
     }
+    let (other, otherwise) = (operation.another(), format!("{name} for something else"));
+    let judged = second(caller, record, &otherwise, &other, answer).await?;
+    if judged.is_some() {
+        again(caller, record, name, operation, answer).await?;
+    }
+    Ok(())
+}
+
+/// The first operation under a key that was taken, once more: it is protected by it.
+async fn again(
+    caller: &Caller<'_>,
+    record: &mut Record,
+    name: &str,
+    operation: &Operation,
+    first: &Answer,
+) -> Result<(), Stop> {
+    let counting = caller.counting(operation, Shape::default()).await?;
+    let retry = caller.settle(operation, Shape::default()).await;
+    record.saw_settled(&format!("{name}, again"), &retry);
+    let effects = caller.effects_at_last(operation, &counting, record).await?;
+    if let Some(effects @ 1..) = effects {
+        let times = effects + 1;
+        record.fail(format!("{name}: ignored, and executed {times} times"));
+        return Ok(());
+    }
+    caller.judge_retry(record, operation, first, &retry).await;
+    record.note(format!(
+        "{name}: taken as it is, and shared by all who send it"
+    ));
     Ok(())
 }
 
@@ -142,44 +261,36 @@ async fn unprotected(
 ) -> Result<Option<Answer>, Stop> {
     let shape = Shape::default();
     record.sent(format!("{name}, twice: {}", caller.told(operation, shape)));
-    let counting = caller.counting(operation).await?;
+    let counting = caller.counting(operation, shape).await?;
     let first = caller.ask(operation, shape).await;
-    let second = caller.ask(operation, shape).await;
+    let second = match caller.kind(&first) {
+        Kind::Success => caller.settle(operation, shape).await,
+        // Nobody waits for an outcome of what was not taken.
+        Kind::Refusal | Kind::Pending | Kind::Silent => caller.once(operation, shape).await,
+    };
     record.saw(format!(
         "{name}: {} and {}",
-        status(&first),
-        status(&second)
+        brief(&first),
+        brief(&second.answer)
     ));
-    let effects = caller.effects_since(operation, &counting).await?;
+    let effects = caller.effects_at_last(operation, &counting, record).await?;
     if let Some(effects @ 2..) = effects {
         record.fail(format!("{name}: ignored, and executed {effects} times"));
         return Ok(None);
     }
-    let (Ok(first), Ok(second)) = (first, second) else {
-        return Ok(None);
-    };
-    if first.is_success() && second.is_success() {
-        if let Some(difference) = difference(&first, &second) {
-            record.fail(format!("{name}: ignored, and answered anew: {difference}"));
-        } else if effects.is_none() && !caller.telling && !second.is_marked() {
-            record.blind(format!(
-                "{name}: answered alike, and nobody counts what was executed"
-            ));
-        } else {
-            record.note(format!("{name}: taken as it is, and protected by it"));
+    match (caller.kind(&first), first) {
+        (Kind::Success, Ok(first)) => {
+            record.exactly_one(effects);
+            caller.judge_retry(record, operation, &first, &second).await;
+            let taken = second.success().is_some();
+            if taken && !record.failed() {
+                record.note(format!("{name}: taken as it is, and protected by it"));
+            }
+            return Ok(taken.then_some(first));
         }
-        return Ok(Some(first));
-    }
-    if first.is_refusal() && second.is_refusal() && effects == Some(1) {
-        record.fail(format!("{name}: refused, and executed all the same"));
+        (Kind::Refusal, _) if second.kind == Kind::Refusal => record.none(effects),
+        (Kind::Refusal, _) => unjudged(record, name, &second.answer),
+        (Kind::Success | Kind::Pending | Kind::Silent, first) => unjudged(record, name, &first),
     }
     Ok(None)
-}
-
-fn status(answer: &Result<Answer, String>) -> String {
-    match answer {
-        Ok(answer) if answer.is_marked() => format!("{} (replayed)", answer.status),
-        Ok(answer) => answer.status.to_string(),
-        Err(_) => "no answer".to_owned(),
-    }
 }

@@ -3,9 +3,12 @@
 use futures_util::future::join;
 use tokio::time::{Duration, sleep};
 
-use crate::answers::{difference, tell};
-use crate::caller::{Caller, Operation, Shape};
+use crate::answers::difference;
+use crate::caller::{Caller, Settled};
 use crate::json;
+use crate::judge::unjudged;
+use crate::kind::{Kind, is_doubtful, is_own};
+use crate::operation::{Operation, Shape};
 use crate::record::{Record, Stop};
 use crate::target::{Case, Dialect};
 use crate::wire::Answer;
@@ -22,14 +25,14 @@ pub(super) async fn different_body(caller: &Caller<'_>, record: &mut Record) -> 
         "{}, then the same key with {other}, then the first again",
         caller.told(&operation, Shape::default())
     ));
-    let counting = caller.counting(&operation).await?;
+    let counting = caller.counting(&operation, Shape::default()).await?;
     let first = caller.first(&operation, Shape::default(), record).await?;
     let misused = caller.ask(&operation, Shape::body(&other)).await;
     record.saw_answer("other body", &misused);
-    judge(caller, record, Some(&first), &misused);
+    judge(caller, record, &first, &misused);
     let retry = caller.settle(&operation, Shape::default()).await;
     record.saw_settled("first body again", &retry);
-    caller.judge_retry(record, &first, &retry);
+    caller.judge_retry(record, &operation, &first, &retry).await;
     let effects = caller.effects(&operation, &counting, record).await?;
     record.exactly_one(effects);
     Ok(())
@@ -61,7 +64,7 @@ async fn race(caller: &Caller<'_>, record: &mut Record, tell_sent: bool) -> Resu
             caller.told(&operation, Shape::default())
         ));
     }
-    let counting = caller.counting(&operation).await?;
+    let counting = caller.counting(&operation, Shape::default()).await?;
     let shapes = [Shape::default(), Shape::body(&other)];
     let (one, two) = join(caller.connect(), caller.connect()).await;
     let (Ok(one), Ok(two)) = (one, two) else {
@@ -76,27 +79,60 @@ async fn race(caller: &Caller<'_>, record: &mut Record, tell_sent: bool) -> Resu
     .await;
     record.saw_answer("one", &one);
     record.saw_answer("other", &two);
-    // Who was told to come back does so, and is refused then.
-    let one = caller.settle(&operation, shapes[0]).await.answer.ok();
-    let two = caller.settle(&operation, shapes[1]).await.answer.ok();
-    let succeeded = |answer: &Option<Answer>| answer.as_ref().is_some_and(Answer::is_success);
-    match (succeeded(&one), succeeded(&two)) {
-        (true, true) => {
-            let alike = one
-                .zip(two)
-                .is_some_and(|(a, b)| difference(&a, &b).is_none());
-            record.fail(if alike {
-                "two different requests were given the same success"
-            } else {
-                "two different requests succeeded under one key"
-            });
-        }
-        (false, false) => record.note("neither of the two succeeded"),
-        (true, false) | (false, true) => {}
-    }
+    let other_won = caller.success(&one).is_none() && caller.success(&two).is_some();
+    let (raced, shapes) = if other_won {
+        ([two, one], [shapes[1], shapes[0]])
+    } else {
+        ([one, two], shapes)
+    };
+    let settled = caller.settle(&operation, shapes[0]).await;
+    // Who was told to come back does so. Where the first succeeded, this is about the key.
+    let later = match settled.success() {
+        Some(_) => caller.ask(&operation, shapes[1]).await,
+        None => caller.settle(&operation, shapes[1]).await.answer,
+    };
+    judge_race(caller, record, &operation, &raced, &settled, &later).await;
     let effects = caller.effects(&operation, &counting, record).await?;
     record.at_most_one(effects);
+    if settled.success().is_some() {
+        record.exactly_one(effects);
+    }
+    if effects.is_none() && raced.iter().any(is_doubtful) {
+        record.blind(
+            "one of the two got no answer that says whether it was executed: give --count-url or \
+             --count-command",
+        );
+    } else if !raced.iter().all(is_own) {
+        record.blind("one of the two did not get through to the API, so that nothing raced");
+    }
     Ok(())
+}
+
+/// What both were told while they raced, the winner first, and what each was told afterwards.
+async fn judge_race(
+    caller: &Caller<'_>,
+    record: &mut Record,
+    operation: &Operation,
+    raced: &[Result<Answer, String>; 2],
+    settled: &Settled,
+    later: &Result<Answer, String>,
+) {
+    match (caller.success(&raced[0]), caller.success(&raced[1])) {
+        (Some(one), Some(two)) => {
+            return record.fail(match difference(one, two) {
+                None => "two different requests were given the same success",
+                Some(_) => "two different requests succeeded under one key",
+            });
+        }
+        // Nobody may take back what was told, for the other's sake.
+        (Some(first), None) => caller.judge_retry(record, operation, first, settled).await,
+        (None, Some(_) | None) => {}
+    }
+    match (settled.success(), caller.success(later)) {
+        (Some(first), _) => judge(caller, record, first, later),
+        (None, Some(first)) => judge(caller, record, first, &settled.answer),
+        (None, None) => record.blind("neither of the two succeeded"),
+    }
 }
 
 /// The other body while the first surely runs.
@@ -108,7 +144,7 @@ async fn during(caller: &Caller<'_>, record: &mut Record, slow: &Case) -> Result
         "{} as a slow operation, and meanwhile the same key with {other}",
         caller.told(&operation, shape)
     ));
-    let counting = caller.counting(&operation).await?;
+    let counting = caller.counting(&operation, shape).await?;
     let later = async {
         sleep(BEGUN).await;
         caller.ask(&operation, Shape::body(&other)).await
@@ -116,9 +152,22 @@ async fn during(caller: &Caller<'_>, record: &mut Record, slow: &Case) -> Result
     let (first, misused) = join(caller.ask(&operation, shape), later).await;
     record.saw_answer("slow", &first);
     record.saw_answer("other body meanwhile", &misused);
-    judge(caller, record, first.as_ref().ok(), &misused);
+    let Some(first) = caller.success(&first) else {
+        record.blind("the slow operation did not succeed: whether it was under way was not seen");
+        return Ok(());
+    };
+    // Until it is over nobody need look at the body.
+    let misused = match caller.kind(&misused) {
+        Kind::Pending => {
+            let misused = caller.ask(&operation, Shape::body(&other)).await;
+            record.saw_answer("other body afterwards", &misused);
+            misused
+        }
+        Kind::Success | Kind::Refusal | Kind::Silent => misused,
+    };
+    judge(caller, record, first, &misused);
     let effects = caller.effects(&operation, &counting, record).await?;
-    record.at_most_one(effects);
+    record.exactly_one(effects);
     Ok(())
 }
 
@@ -139,40 +188,20 @@ fn other_body(
 fn judge(
     caller: &Caller<'_>,
     record: &mut Record,
-    first: Option<&Answer>,
+    first: &Answer,
     misused: &Result<Answer, String>,
 ) {
-    let answer = match misused {
-        Ok(answer) => answer,
-        Err(reason) => {
-            record.note(format!("the other body got no answer: {reason}"));
-            return unsure(caller, record);
+    match (caller.kind(misused), misused) {
+        (Kind::Success, Ok(answer)) => record.fail(match difference(first, answer) {
+            None => "another request was given the first one's success",
+            Some(_) => "another request succeeded under the same key",
+        }),
+        (Kind::Refusal | Kind::Pending, Ok(answer)) if answer.is_refusal() => {
+            remark(caller.learned.dialect, answer.status, record);
         }
-    };
-    if answer.is_success() {
-        let alike = first.is_some_and(|first| first.body == answer.body);
-        record.fail(if alike {
-            "another request was given the first one's success"
-        } else {
-            "another request succeeded under the same key"
-        });
-    } else if answer.is_refusal() {
-        remark(caller.dialect, answer.status, record);
-    } else {
-        record.note(format!(
-            "the other body was answered with {}",
-            tell(misused)
-        ));
-        unsure(caller, record);
-    }
-}
-
-fn unsure(caller: &Caller<'_>, record: &mut Record) {
-    if !caller.counts() {
-        record.blind(
-            "the other body was not plainly refused, and nobody counts whether it was executed: \
-             give --count-url or --count-command",
-        );
+        (Kind::Success | Kind::Refusal | Kind::Pending | Kind::Silent, _) => {
+            unjudged(record, "the other body", misused);
+        }
     }
 }
 

@@ -1,9 +1,17 @@
 //! Outcomes that are not a plain success.
 
+use super::interrupted::{Fault, judge_after_fault};
 use crate::answers::{difference, tell};
-use crate::caller::{Caller, Shape};
+use crate::caller::{Caller, Settled};
+use crate::judge::unjudged;
+use crate::kind::Kind;
+use crate::operation::Shape;
 use crate::record::{Record, Stop};
 use crate::target::Case;
+use crate::wire::Answer;
+
+/// An answer that came back whole and is smaller would have been stored by anybody.
+const LARGE: usize = 64 << 10;
 
 pub(super) async fn declined_is_final(
     caller: &Caller<'_>,
@@ -20,17 +28,12 @@ pub(super) async fn declined_is_final(
         "{} to be declined, then a retry",
         caller.told(&operation, shape)
     ));
-    let counting = caller.counting(&operation).await?;
+    let counting = caller.counting(&operation, shape).await?;
     let first = caller.ask(&operation, shape).await;
     record.saw_answer("first", &first);
-    let first = match first {
-        Ok(answer) if answer.is_refusal() => answer,
-        Ok(_) | Err(_) => {
-            return Err(Stop::NotSeen(format!(
-                "the case did not decline: {}",
-                tell(&first)
-            )));
-        }
+    let (Kind::Refusal, Ok(first)) = (caller.kind(&first), &first) else {
+        let seen = tell(&first);
+        return Err(Stop::NotSeen(format!("the case did not decline: {seen}")));
     };
     let before = caller.effects(&operation, &counting, record).await?;
     let retry = caller.settle(&operation, shape.retry()).await;
@@ -41,18 +44,31 @@ pub(super) async fn declined_is_final(
     {
         record.fail("a retry of what was declined was executed");
     }
-    match &retry.answer {
-        Ok(answer) if answer.is_success() => {
-            record.fail("what was declined succeeded under the same key");
-        }
-        Ok(answer) => {
-            if let Some(difference) = difference(&first, answer) {
+    judge_declined(record, declined, first, &retry);
+    Ok(())
+}
+
+fn judge_declined(record: &mut Record, case: &Case, first: &Answer, retry: &Settled) {
+    match (retry.kind, &retry.answer) {
+        (Kind::Success, _) => record.fail("what was declined succeeded under the same key"),
+        (Kind::Refusal, Ok(answer)) if answer.status == first.status => {
+            if let Some(difference) = difference(first, answer) {
                 record.note(format!("the refusal changed: {difference}"));
             }
+            // Without its header a retry that is executed succeeds; with its body it would be
+            // declined as before.
+            if matches!(case, Case::Body(_)) && !answer.is_marked() {
+                record.blind(
+                    "it was declined again, and nothing says that it was not tried again: give \
+                     the case as a header, which retries leave out",
+                );
+            }
         }
-        Err(reason) => record.note(format!("the retry got no answer: {reason}")),
+        (Kind::Refusal | Kind::Pending | Kind::Silent, _) => record.blind(format!(
+            "the retry was not declined again, but answered with {}",
+            tell(&retry.answer)
+        )),
     }
-    Ok(())
 }
 
 pub(super) async fn oversized_response(
@@ -67,24 +83,34 @@ pub(super) async fn oversized_response(
         "{} for a large answer, then a retry",
         caller.told(&operation, shape)
     ));
-    let counting = caller.counting(&operation).await?;
+    let counting = caller.counting(&operation, shape).await?;
     let first = caller.first(&operation, shape, record).await?;
     let retry = caller.settle(&operation, shape.retry()).await;
     record.saw_settled("retry", &retry);
-    match &retry.answer {
-        Ok(answer) if answer.is_success() => {
-            let whole = first.body.len();
-            if answer.body.len() < whole && first.body.starts_with(&answer.body) {
-                let part = answer.body.len();
-                record.fail(format!(
-                    "a retry was given {part} of {whole} bytes as a success"
-                ));
-            } else {
-                caller.judge_retry(record, &first, &retry);
-            }
+    let (whole, part) = (
+        first.body.len(),
+        retry.success().map(|answer| &answer.body[..]),
+    );
+    match (retry.kind, part) {
+        (Kind::Success, Some(part)) if part.len() < whole && first.body.starts_with(part) => {
+            let part = part.len();
+            record.fail(format!(
+                "a retry was given {part} of {whole} bytes as a success"
+            ));
         }
-        Ok(_) => record.note("the answer was not stored; the retry was refused, not executed"),
-        Err(reason) => record.note(format!("the retry got no answer: {reason}")),
+        (Kind::Success, Some(part)) if part == first.body && whole < LARGE => {
+            record.blind(format!(
+                "the answer was not large: {whole} bytes, and all of them were stored"
+            ));
+        }
+        (Kind::Success, _) => {
+            caller.judge_retry(record, &operation, &first, &retry).await;
+            record.note(format!("all {whole} bytes were stored"));
+        }
+        (Kind::Refusal | Kind::Pending, _) => {
+            record.note("the answer was not stored; the retry was refused, not executed");
+        }
+        (Kind::Silent, _) => unjudged(record, "the retry", &retry.answer),
     }
     let effects = caller.effects(&operation, &counting, record).await?;
     record.exactly_one(effects);
@@ -103,7 +129,7 @@ pub(super) async fn timeout_after_effect(
         "{} to time out, then retries",
         caller.told(&operation, shape)
     ));
-    let counting = caller.counting(&operation).await?;
+    let counting = caller.counting(&operation, shape).await?;
     let first = caller.ask(&operation, shape).await;
     record.saw_answer("first", &first);
     if first
@@ -113,7 +139,23 @@ pub(super) async fn timeout_after_effect(
         let seen = tell(&first);
         return Err(Stop::NotSeen(format!("the case did not time out: {seen}")));
     }
-    super::interrupted::judge_after_fault(caller, record, &operation, shape, &counting, None).await
+    let effects = caller
+        .effects_at_last(&operation, &counting, record)
+        .await?;
+    happened(record, effects);
+    let mut fault = Fault::new(&operation, shape, &counting);
+    fault.ended_with = first.as_ref().ok();
+    judge_after_fault(caller, record, &fault).await?;
+    Ok(())
+}
+
+/// Whether the effect came before the fault: else there was nothing that a retry could repeat.
+pub(super) fn happened(record: &mut Record, effects: Option<u64>) {
+    match effects {
+        Some(0) => record.blind("nothing had happened when the first was answered"),
+        Some(_) => {}
+        None => record.note("nobody counts whether the effect came before the first answer"),
+    }
 }
 
 /// A case that must have been given for a probe to make sense.

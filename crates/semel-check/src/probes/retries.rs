@@ -2,9 +2,12 @@
 
 use futures_util::future::join_all;
 
-use crate::answers::{around, difference, is_pending, tell};
-use crate::caller::{Caller, Shape};
+use crate::answers::{around, tell};
+use crate::caller::{Caller, Settled};
 use crate::json;
+use crate::judge::unjudged;
+use crate::kind::{Kind, is_doubtful, is_own};
+use crate::operation::Shape;
 use crate::record::{Record, Stop};
 use crate::wire::Answer;
 
@@ -17,13 +20,13 @@ pub(super) async fn replay(caller: &Caller<'_>, record: &mut Record) -> Result<(
     let operation = caller.operation();
     let shape = Shape::default();
     record.sent(format!("{}, three times", caller.told(&operation, shape)));
-    let counting = caller.counting(&operation).await?;
+    let counting = caller.counting(&operation, shape).await?;
     let first = caller.first(&operation, shape, record).await?;
     // Twice: there are stores that let the second retry in.
     for which in ["retry", "second retry"] {
         let retry = caller.settle(&operation, shape).await;
         record.saw_settled(which, &retry);
-        caller.judge_retry(record, &first, &retry);
+        caller.judge_retry(record, &operation, &first, &retry).await;
         if let Some(difference) = retry.success().and_then(|retry| around(&first, retry)) {
             record.fail(format!("a replay was not the first answer: {difference}"));
         }
@@ -52,16 +55,20 @@ pub(super) async fn same_json_reordered(
         "{}, then the same as {reordered}",
         caller.told(&operation, Shape::default())
     ));
-    let counting = caller.counting(&operation).await?;
+    let counting = caller.counting(&operation, Shape::default()).await?;
     let first = caller.first(&operation, Shape::default(), record).await?;
     let settled = caller.settle(&operation, retry).await;
     record.saw_settled("retry", &settled);
-    match &settled.answer {
-        Ok(answer) if answer.is_refusal() => record.note(
+    match settled.kind {
+        Kind::Refusal | Kind::Pending => record.note(
             "it was refused as another request: safe, but a client that serialises a retry anew \
              is turned away",
         ),
-        Ok(_) | Err(_) => caller.judge_retry(record, &first, &settled),
+        Kind::Success | Kind::Silent => {
+            caller
+                .judge_retry(record, &operation, &first, &settled)
+                .await;
+        }
     }
     let effects = caller.effects(&operation, &counting, record).await?;
     record.exactly_one(effects);
@@ -103,66 +110,106 @@ async fn at_once(
             caller.told(&operation, shape)
         ));
     }
-    let counting = caller.counting(&operation).await?;
+    let counting = caller.counting(&operation, shape).await?;
     // Connected before, so that only the requests race.
     let opened = join_all((0..AT_ONCE).map(|_| caller.connect())).await;
-    let connections: Vec<_> = opened.into_iter().filter_map(Result::ok).collect();
-    let asked = connections
+    let asked = opened
         .into_iter()
+        .flatten()
         .map(|one| caller.ask_on(one, &operation, shape));
     let answers = join_all(asked).await;
-
-    let successes: Vec<&Answer> = answers
-        .iter()
-        .flatten()
-        .filter(|answer| answer.is_success() && !is_pending(answer))
-        .collect();
-    let pending = answers
-        .iter()
-        .flatten()
-        .filter(|answer| is_pending(answer))
-        .count();
-    let others = answers.len() - successes.len() - pending;
-    record.saw(format!(
-        "{} succeeded, {pending} told to come back, {others} others",
-        successes.len()
-    ));
-    if let Some(other) = answers.iter().find(|answer| {
-        answer
-            .as_ref()
-            .map_or(true, |answer| !answer.is_success() && !is_pending(answer))
-    }) {
-        record.note(format!("a duplicate was answered with {}", tell(other)));
-    }
-    let unmarked = successes
-        .iter()
-        .filter(|answer| !answer.is_marked())
-        .count();
+    let successes: Vec<&Answer> = answers.iter().filter_map(|a| caller.success(a)).collect();
+    tally(caller, record, &answers);
     if let Some((first, rest)) = successes.split_first() {
+        let what = "duplicates were given different successes";
         // One that was executed may be marked otherwise than one that was replayed, and no more.
-        if let Some(other) = rest.iter().find_map(|other| difference(first, other)) {
-            record.fail(format!(
-                "duplicates were given different successes: {other}"
-            ));
-        }
+        rest.iter()
+            .any(|other| caller.differs(record, &operation, first, other, what));
     }
     let retry = caller.settle(&operation, shape.retry()).await;
     record.saw_settled("retry", &retry);
     match successes.first() {
-        Some(first) => caller.judge_retry(record, first, &retry),
-        None if retry.success().is_some() => {}
-        None => record.fail(format!(
+        Some(first) => {
+            caller.judge_retry(record, &operation, first, &retry).await;
+        }
+        None => judge_none(record, &answers, &retry),
+    }
+    let effects = caller.effects(&operation, &counting, record).await?;
+    record.at_most_one(effects);
+    if !successes.is_empty() || retry.success().is_some() {
+        record.exactly_one(effects);
+    }
+    if effects.is_none() {
+        uncounted(caller, record, &answers, &retry);
+    }
+    Ok(())
+}
+
+/// Writes down what became of them, and whether there was a race at all.
+fn tally(caller: &Caller<'_>, record: &mut Record, answers: &[Result<Answer, String>]) {
+    let of = |kind| move |answer: &&Result<Answer, String>| caller.kind(answer) == kind;
+    let successes = answers.iter().filter(of(Kind::Success)).count();
+    let pending = answers.iter().filter(of(Kind::Pending)).count();
+    let others = answers.len() - successes - pending;
+    record.saw(format!(
+        "{successes} succeeded, {pending} told to come back, {others} others"
+    ));
+    let other = |answer: &&Result<Answer, String>| {
+        matches!(caller.kind(answer), Kind::Refusal | Kind::Silent)
+    };
+    if let Some(other) = answers.iter().find(other) {
+        record.note(format!("a duplicate was answered with {}", tell(other)));
+    }
+    if answers.len() < AT_ONCE {
+        let opened = answers.len();
+        record.note(format!(
+            "{opened} of {AT_ONCE} connections could be opened at once"
+        ));
+    }
+    if answers.iter().filter(|answer| is_own(answer)).count() < 2 {
+        record.blind(
+            "fewer than two of them got through to the API, so that nothing raced: raise the \
+             limits of what stands before it",
+        );
+    }
+}
+
+/// None of them succeeded. Where one may have been executed, a refusal is as good as an answer.
+fn judge_none(record: &mut Record, answers: &[Result<Answer, String>], retry: &Settled) {
+    match retry.kind {
+        Kind::Success => {}
+        Kind::Pending | Kind::Refusal if !answers.iter().any(is_doubtful) => record.fail(format!(
             "none succeeded, nor did a retry: {}",
             tell(&retry.answer)
         )),
+        Kind::Pending | Kind::Refusal => {
+            record.blind("none succeeded, nor did a retry: there was no answer to compare");
+        }
+        Kind::Silent => unjudged(record, "none succeeded, and the retry", &retry.answer),
     }
-    let effects = caller.effects(&operation, &counting, record).await?;
-    record.exactly_one(effects);
-    if effects.is_none() && !caller.telling && unmarked > 1 {
-        record.blind(
-            "several were answered alike, but nothing says that only one was executed: give \
-             --count-url or --count-command",
-        );
-    }
-    Ok(())
+}
+
+/// What answers alone do not tell.
+fn uncounted(
+    caller: &Caller<'_>,
+    record: &mut Record,
+    answers: &[Result<Answer, String>],
+    retry: &Settled,
+) {
+    let unclear = if answers.iter().any(is_doubtful) {
+        "a duplicate got no answer that says whether it was executed"
+    } else {
+        let successes = answers.iter().filter_map(|answer| caller.success(answer));
+        let unmarked = successes.filter(|answer| !answer.is_marked()).count();
+        match retry.success() {
+            _ if unmarked > 1 && !caller.learned.telling => {
+                "several were answered alike, but nothing says that only one was executed"
+            }
+            Some(retry) if unmarked == 0 && !retry.is_marked() => {
+                "none succeeded but a retry, and nothing says whether one was executed before"
+            }
+            Some(_) | None => return,
+        }
+    };
+    record.blind(format!("{unclear}: give --count-url or --count-command"));
 }

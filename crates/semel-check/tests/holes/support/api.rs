@@ -1,7 +1,7 @@
 //! The API itself.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -12,70 +12,26 @@ use serde_json::{Value, json};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep};
 
-/// What is wrong with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hole {
-    /// Nothing.
-    None,
-    /// Looks a key up, works, and stores it afterwards.
-    NoReservation,
-    /// Compares no bodies.
-    ForgetsBody,
-    /// The body is part of the key.
-    KeyWithBody,
-    /// Frees the key of a client that went away.
-    FreesOnDisconnect,
-    /// Frees the key of an operation that takes long.
-    ReleasesAfterLease,
-    /// Stores the beginning of a large answer.
-    Truncates,
-    /// Forgets an answer that is too large to store.
-    ForgetsLarge,
-    /// Takes a 504 for "nothing happened".
-    RetriesTimeout,
-    /// Takes a decline for "nothing happened".
-    RetriesDeclined,
-    /// Keeps its keys in memory.
-    CrashForgets,
-    /// Frees the key of an operation that it could not record.
-    FreesOnStoreFailure,
-    /// Everybody's keys are one set.
-    NoTenant,
-    /// Treats a key that it cannot read as none.
-    IgnoresMalformed,
-    /// Treats a key that is too long as none.
-    IgnoresOversized,
-    /// Takes as much of a key as it has room for.
-    CutsKeys,
-    /// Treats no key as the same key.
-    SharesNoKey,
-    /// Replays with status 200.
-    ReplaysAs200,
-}
-
-/// How it is correct. APIs differ, and all of these are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
-    /// As the draft has it.
-    Draft,
-    /// A duplicate waits for the first.
-    Waits,
-    /// A duplicate is accepted, and is to come back.
-    Accepts,
-    /// Unquoted keys, other statuses, no mark on a replay, keys optional, bodies compared raw.
-    Plain,
-    /// As `Plain`, and every execution is answered alike.
-    Mute,
-}
+use super::hole::{Hole, Manner};
 
 const LEASE: Duration = Duration::from_secs(2);
 const LONGEST_KEY: usize = 255;
 const LARGEST: usize = 1 << 20;
+/// What was accepted is done so much later.
+const LATER: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
 struct Said {
     status: u16,
     body: Bytes,
+    location: Option<String>,
+}
+
+/// Something that happened.
+struct Effect {
+    reference: String,
+    key: String,
+    at: Instant,
 }
 
 #[derive(Clone)]
@@ -89,14 +45,28 @@ enum State {
 struct Record {
     fingerprint: String,
     state: State,
+    /// Whether a retry broke on it.
+    broke: bool,
+}
+
+impl Record {
+    fn new(fingerprint: String, state: State) -> Self {
+        Self {
+            fingerprint,
+            state,
+            broke: false,
+        }
+    }
 }
 
 #[derive(Default)]
 struct Books {
     records: HashMap<String, Record>,
-    effects: Vec<String>,
+    effects: Vec<Effect>,
     running: Vec<AbortHandle>,
     executions: usize,
+    in_flight: usize,
+    slowed: bool,
     broken: bool,
     crashes: usize,
 }
@@ -111,6 +81,8 @@ pub(crate) struct Api {
 enum Decision {
     Answer(Said, bool),
     Execute(Option<String>),
+    /// Executed, and nothing comes of it but an error.
+    Break(String),
 }
 
 impl Api {
@@ -126,12 +98,16 @@ impl Api {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn effects(&self, reference: &str) -> usize {
-        self.books()
-            .effects
-            .iter()
-            .filter(|one| *one == reference)
-            .count()
+    /// How many effects a counter of this kind shows that is so far behind.
+    pub(crate) fn effects(&self, kind: &str, name: &str, lag: Duration) -> usize {
+        let books = self.books();
+        let shown = books.effects.iter().filter(|one| one.at.elapsed() >= lag);
+        let counted = shown.filter(|one| match kind {
+            "count" => one.reference == name,
+            "count-key" => one.key == name,
+            _ => true,
+        });
+        counted.count()
     }
 
     pub(crate) fn all_effects(&self) -> usize {
@@ -162,7 +138,7 @@ impl Api {
     pub(crate) async fn answer(
         self: Arc<Self>,
         request: Request<Incoming>,
-    ) -> Result<Response<Full<Bytes>>, Infallible> {
+    ) -> io::Result<Response<Full<Bytes>>> {
         let headers = request.headers().clone();
         // A body that breaks off is no request.
         let body = request
@@ -171,25 +147,40 @@ impl Api {
             .await
             .map(http_body_util::Collected::to_bytes);
         let (said, replayed) = match body {
-            Ok(body) => self.decide(&headers, body).await,
+            Ok(body) => self.limited(&headers, body).await,
             Err(_) => (refused(400, "broken"), false),
         };
+        if said.status == 0 {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
         let mut response = Response::builder()
             .status(said.status)
             .header("content-type", "application/json");
         if said.status == 409 || said.status == 202 {
             response = response.header("retry-after", "1");
         }
-        if replayed && !matches!(self.manner, Manner::Plain | Manner::Mute) {
+        if let Some(location) = said.location {
+            response = response.header("location", location);
+        }
+        if replayed && !self.manner.is_plain() {
             response = response.header("idempotent-replayed", "true");
         }
         Ok(response.body(Full::new(said.body)).unwrap())
     }
 
+    async fn limited(self: &Arc<Self>, headers: &HeaderMap, body: Bytes) -> (Said, bool) {
+        if self.hole == Hole::Limits && self.books().in_flight > 0 {
+            return (refused(429, "limited"), false);
+        }
+        self.books().in_flight += 1;
+        let _leaves = Leaves(self.clone());
+        self.decide(headers, body).await
+    }
+
     async fn decide(self: &Arc<Self>, headers: &HeaderMap, body: Bytes) -> (Said, bool) {
         let key = match self.key(headers) {
             Ok(key) => key,
-            Err(said) => return (said, false),
+            Err(said) => return self.or_turned_away(said, false),
         };
         let decision = match key {
             Some(key) => loop {
@@ -206,8 +197,19 @@ impl Api {
             None => Decision::Execute(None),
         };
         match decision {
-            Decision::Answer(said, replayed) => (said, replayed),
+            Decision::Answer(said, replayed) => self.or_turned_away(said, replayed),
             Decision::Execute(identity) => (self.execute(headers, identity, body).await, false),
+            Decision::Break(identity) => {
+                self.happen(&Work::new(headers, &body, Some(identity)));
+                (refused(500, "broke"), false)
+            }
+        }
+    }
+
+    fn or_turned_away(&self, said: Said, replayed: bool) -> (Said, bool) {
+        match self.hole {
+            Hole::TurnsAway(status) => (refused(status, "turned away"), false),
+            _ => (said, replayed),
         }
     }
 
@@ -218,14 +220,17 @@ impl Api {
             .iter()
             .map(hyper::header::HeaderValue::as_bytes)
             .collect();
-        let plain = matches!(self.manner, Manner::Plain | Manner::Mute);
+        let plain = self.manner.is_plain();
+        let optional = plain || self.manner == Manner::Optional;
         let malformed = || match self.hole {
             Hole::IgnoresMalformed => Ok(None),
             _ => Err(refused(400, "malformed")),
         };
         let line = match lines[..] {
-            [] if self.hole == Hole::SharesNoKey => return Ok(Some(String::new())),
-            [] if plain => return Ok(None),
+            [] if matches!(self.hole, Hole::SharesNoKey | Hole::SharesEmpty) => {
+                return Ok(Some(String::new()));
+            }
+            [] if optional && !matches!(self.hole, Hole::TurnsAway(_)) => return Ok(None),
             [] => return Err(refused(400, "missing")),
             [line] => line,
             [..] => return malformed(),
@@ -234,13 +239,21 @@ impl Api {
             .ok()
             .filter(|text| text.is_ascii());
         let key = match text {
+            Some(text) if matches!(self.manner, Manner::Opaque | Manner::Unique) => Some(text),
             Some(text) if plain => Some(text).filter(|text| !text.contains('"')),
+            Some(text) if self.manner == Manner::Lenient && !text.contains('"') => Some(text),
             Some(text) => text
                 .strip_prefix('"')
                 .and_then(|text| text.strip_suffix('"')),
             None => None,
         };
         match key {
+            Some(key)
+                if key.trim().is_empty()
+                    && matches!(self.hole, Hole::SharesEmpty | Hole::SharesBlank) =>
+            {
+                Ok(Some(String::new()))
+            }
             Some(key) if key.trim().is_empty() => malformed(),
             Some(key) if key.len() > LONGEST_KEY => match self.hole {
                 Hole::IgnoresOversized => Ok(None),
@@ -254,14 +267,17 @@ impl Api {
 
     fn reserve(&self, headers: &HeaderMap, key: &str, body: &Bytes) -> Decision {
         let tenant = match headers.get("authorization") {
-            Some(value) if self.hole != Hole::NoTenant => value.to_str().unwrap_or_default(),
+            Some(value) if !matches!(self.hole, Hole::NoTenant | Hole::TurnsAway(_)) => {
+                value.to_str().unwrap_or_default()
+            }
             _ => "",
         };
         let text = String::from_utf8_lossy(body);
         let canonical = || serde_json::from_slice::<Value>(body).map(|value| value.to_string());
         let fingerprint = match self.hole {
             Hole::ForgetsBody | Hole::SharesNoKey => String::new(),
-            _ if matches!(self.manner, Manner::Plain | Manner::Mute) => text.clone().into_owned(),
+            Hole::SharesBlank if key.is_empty() => String::new(),
+            _ if self.manner.is_plain() => text.clone().into_owned(),
             _ => canonical().unwrap_or_else(|_| text.clone().into_owned()),
         };
         let identity = match self.hole {
@@ -269,16 +285,21 @@ impl Api {
             _ => format!("{tenant}\n{key}"),
         };
         let mut books = self.books();
-        if let Some(record) = books.records.get(&identity) {
+        if let Some(record) = books.records.get_mut(&identity) {
             if record.fingerprint != fingerprint {
-                let status = if self.manner == Manner::Plain {
-                    400
-                } else {
-                    422
+                let status = match (self.hole, self.manner) {
+                    (Hole::MisuseIs(status), _) => status,
+                    (_, Manner::Mute) => 422,
+                    (_, manner) if manner.is_plain() => 400,
+                    _ => 422,
                 };
                 return Decision::Answer(refused(status, "reused"), false);
             }
             match &record.state {
+                State::Done(_) if self.hole == Hole::BreaksOnce && !record.broke => {
+                    record.broke = true;
+                    return Decision::Break(identity);
+                }
                 State::Done(said) => {
                     let mut said = said.clone();
                     if self.hole == Hole::ReplaysAs200 && said.status == 201 {
@@ -291,16 +312,22 @@ impl Api {
                 State::Running(_) if self.manner == Manner::Accepts => {
                     return Decision::Answer(refused(202, "accepted"), false);
                 }
-                State::Running(_) => return Decision::Answer(refused(409, "in_progress"), false),
+                State::Running(_) => {
+                    let status = match self.hole {
+                        Hole::RunningIs(status) => status,
+                        _ => 409,
+                    };
+                    return Decision::Answer(refused(status, "in_progress"), false);
+                }
                 State::Unknown => return Decision::Answer(refused(409, "unknown"), false),
                 State::NotStored => return Decision::Answer(refused(410, "not_stored"), false),
             }
         }
-        if self.hole != Hole::NoReservation {
+        if !matches!(self.hole, Hole::NoReservation | Hole::ConflictsLate) {
             let state = State::Running(Instant::now());
             books
                 .records
-                .insert(identity.clone(), Record { fingerprint, state });
+                .insert(identity.clone(), Record::new(fingerprint, state));
             return Decision::Execute(Some(identity));
         }
         drop(books);
@@ -313,71 +340,145 @@ impl Api {
         identity: Option<String>,
         body: Bytes,
     ) -> Said {
-        let case = headers.get("x-case").and_then(|value| value.to_str().ok());
-        let case = case.unwrap_or_default().to_owned();
+        let work = Work::new(headers, &body, identity);
         let api = self.clone();
+        let mut guard = Frees(api.clone(), None, api.books().crashes);
+        let frees = match self.hole {
+            Hole::FreesOnDisconnect => true,
+            Hole::FreesAndWorksOn => !work.case.is_empty(),
+            _ => false,
+        };
+        if frees {
+            guard.1.clone_from(&work.identity);
+        }
         if self.hole == Hole::FreesOnDisconnect {
-            let mut guard = Frees(api.clone(), identity.clone(), api.books().crashes);
-            let said = api.work(&case, identity, &body).await;
+            let said = api.work(work).await;
             guard.1 = None;
             return said;
         }
-        let work = tokio::spawn(async move { api.work(&case, identity, &body).await });
+        let work = tokio::spawn(async move { api.work(work).await });
         self.books().running.push(work.abort_handle());
-        work.await.unwrap_or_else(|_| refused(500, "died"))
+        let said = work.await.unwrap_or_else(|_| refused(500, "died"));
+        guard.1 = None;
+        said
     }
 
-    async fn work(&self, case: &str, identity: Option<String>, body: &[u8]) -> Said {
+    async fn work(self: &Arc<Self>, work: Work) -> Said {
         // sleeps because work takes time; the clock is paused and costs nothing.
         let pause = |ms| sleep(Duration::from_millis(ms));
-        pause(if case == "slow" { 10_000 } else { 5 }).await;
-        let request: Value = serde_json::from_slice(body).unwrap_or_default();
-        let reference = request["merchant_reference"]
-            .as_str()
-            .unwrap_or_default()
-            .to_owned();
-        let number = {
-            let mut books = self.books();
-            books.executions += 1;
-            if case != "declined" {
-                books.effects.push(reference.clone());
-            }
-            books.executions
+        let case = work.case.as_str();
+        if self.manner == Manner::Later && matches!(case, "" | "slow") {
+            pause(5).await;
+            return self.accept(&work);
+        }
+        pause(match case {
+            "slow" => 10_000,
+            "slowing" if !self.has_slowed() => 10_000,
+            "slowing" | "slower" | "never" => 60_000,
+            _ => 5,
+        })
+        .await;
+        if self.manner == Manner::Unique && self.is_known(&work.reference) {
+            return self.complete(&work, refused(422, "reference used"));
+        }
+        let number = match case {
+            "declined" | "early_timeout" | "conflict" => self.execution(),
+            _ => self.happen(&work),
         };
         pause(if case == "linger" { 5000 } else { 5 }).await;
-        let id = if self.manner == Manner::Mute {
-            0
-        } else {
-            number
+        // As unlike as two requests are, and as alike as two executions of one.
+        let id = match self.manner {
+            Manner::Mute => work.reference.chars().rev().collect(),
+            _ => number.to_string(),
         };
         let filler = "x".repeat(if case == "large" { LARGEST } else { 0 });
         let said = |status: u16| Said {
             status,
-            body: json!({"id": id, "reference": reference, "filler": filler})
+            body: json!({"id": id, "reference": work.reference, "filler": filler})
                 .to_string()
                 .into(),
+            location: None,
         };
         let said = match case {
-            "timeout" => refused(504, "timeout"),
+            "timeout" | "early_timeout" => refused(504, "timeout"),
+            "conflict" => refused(409, "conflict"),
             "declined" => said(402),
             _ => said(201),
         };
-        match identity {
-            Some(identity) => self.complete(&identity, said),
-            None => said,
-        }
+        self.complete(&work, said)
     }
 
-    fn complete(&self, identity: &str, said: Said) -> Said {
+    /// Takes it on, to be done later.
+    fn accept(self: &Arc<Self>, work: &Work) -> Said {
+        let number = self.execution();
+        let said = Said {
+            status: 202,
+            body: json!({"state": "accepted"}).to_string().into(),
+            location: Some(format!("/operations/{number}")),
+        };
+        let (api, work_later) = (self.clone(), work.clone());
+        let later = tokio::spawn(async move {
+            let slow = work_later.case == "slow";
+            // sleeps because work takes time; the clock is paused and costs nothing.
+            sleep(if slow { LATER * 10 } else { LATER }).await;
+            api.happen(&work_later);
+        });
+        self.books().running.push(later.abort_handle());
+        self.complete(work, said)
+    }
+
+    /// Whether this was asked before.
+    fn has_slowed(&self) -> bool {
+        std::mem::replace(&mut self.books().slowed, true)
+    }
+
+    fn execution(&self) -> usize {
+        let mut books = self.books();
+        books.executions += 1;
+        books.executions
+    }
+
+    fn is_known(&self, reference: &str) -> bool {
+        self.books()
+            .effects
+            .iter()
+            .any(|effect| effect.reference == reference)
+    }
+
+    fn happen(&self, work: &Work) -> usize {
+        let identity = work.identity.as_deref().unwrap_or_default();
+        let key = identity.split(['\n', '\0']).nth(1).unwrap_or_default();
+        self.books().effects.push(Effect {
+            reference: work.reference.clone(),
+            key: key.to_owned(),
+            at: Instant::now(),
+        });
+        self.execution()
+    }
+
+    fn complete(&self, work: &Work, said: Said) -> Said {
+        let Some(identity) = &work.identity else {
+            return said;
+        };
         let mut books = self.books();
         // Only where nothing was reserved does the identity carry it.
         let (identity, late) = match identity.split_once('\0') {
             Some((identity, fingerprint)) => (identity, Some(fingerprint.to_owned())),
-            None => (identity, None),
+            None => (identity.as_str(), None),
         };
+        if self.hole == Hole::ConflictsLate && books.records.contains_key(identity) {
+            return refused(500, "conflict");
+        }
+        let broken = books.broken || work.case == "store_failure";
+        if work.case == "told_failure"
+            && let Some(record) = books.records.get_mut(identity)
+        {
+            record.state = State::Unknown;
+            return said;
+        }
         let mut stored = said.clone();
         let (state, answer) = match said.status {
-            _ if books.broken => (State::Unknown, refused(503, "not_recorded")),
+            _ if broken => (State::Unknown, refused(503, "not_recorded")),
             504 => (State::Unknown, said),
             _ if said.body.len() <= LARGEST => (State::Done(stored), said),
             _ if self.hole == Hole::Truncates => {
@@ -387,7 +488,7 @@ impl Api {
             _ => (State::NotStored, said),
         };
         let forgotten = match self.hole {
-            Hole::FreesOnStoreFailure => books.broken,
+            Hole::FreesOnStoreFailure => broken,
             Hole::RetriesTimeout => answer.status == 504,
             Hole::RetriesDeclined => answer.status == 402,
             Hole::ForgetsLarge => matches!(state, State::NotStored),
@@ -398,11 +499,41 @@ impl Api {
         } else if let Some(fingerprint) = late {
             books
                 .records
-                .insert(identity.to_owned(), Record { fingerprint, state });
+                .insert(identity.to_owned(), Record::new(fingerprint, state));
         } else if let Some(record) = books.records.get_mut(identity) {
             record.state = state;
         }
         answer
+    }
+}
+
+/// What is to be done.
+#[derive(Clone)]
+struct Work {
+    case: String,
+    reference: String,
+    identity: Option<String>,
+}
+
+impl Work {
+    fn new(headers: &HeaderMap, body: &[u8], identity: Option<String>) -> Self {
+        let asked: Value = serde_json::from_slice(body).unwrap_or_default();
+        let case = headers.get("x-case").and_then(|value| value.to_str().ok());
+        let text = |name: &str| asked[name].as_str().unwrap_or_default().to_owned();
+        Self {
+            case: case.map_or_else(|| text("case"), ToOwned::to_owned),
+            reference: text("merchant_reference"),
+            identity,
+        }
+    }
+}
+
+/// A request that is over, for whoever counts them.
+struct Leaves(Arc<Api>);
+
+impl Drop for Leaves {
+    fn drop(&mut self) {
+        self.0.books().in_flight -= 1;
     }
 }
 
@@ -424,7 +555,11 @@ fn refused(status: u16, code: &str) -> Said {
     let body = json!({"code": code, "retryable": code != "unknown"})
         .to_string()
         .into();
-    Said { status, body }
+    Said {
+        status,
+        body,
+        location: None,
+    }
 }
 
 fn unknown(said: &Said) -> bool {

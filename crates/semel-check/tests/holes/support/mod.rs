@@ -2,6 +2,7 @@
 //! seconds takes none, and a race comes out the same every time.
 
 mod api;
+mod hole;
 
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,8 +13,10 @@ use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use semel_check::{Address, Case, Counter, Header, Pending, Stream, Target, World};
 use tokio::task::AbortHandle;
+use tokio::time::sleep;
 
-pub(crate) use api::{Api, Hole, Manner};
+pub(crate) use api::Api;
+pub(crate) use hole::{Hole, Manner};
 
 /// More than any answer here.
 const PIPE: usize = 4 << 20;
@@ -22,6 +25,10 @@ const PIPE: usize = 4 << 20;
 pub(crate) struct Memory {
     pub(crate) api: Arc<Api>,
     connections: Mutex<Vec<AbortHandle>>,
+    /// How far its counter is behind.
+    pub(crate) lag: Duration,
+    /// So many connections may be open at once.
+    pub(crate) most: usize,
 }
 
 impl Memory {
@@ -29,7 +36,30 @@ impl Memory {
         Self {
             api: Arc::new(Api::new(hole, manner)),
             connections: Mutex::default(),
+            lag: Duration::ZERO,
+            most: usize::MAX,
         }
+    }
+
+    fn open(&self) -> io::Result<Box<dyn Stream>> {
+        let mut connections = self
+            .connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        connections.retain(|one| !one.is_finished());
+        if connections.len() >= self.most {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let (client, server) = tokio::io::duplex(PIPE);
+        let api = self.api.clone();
+        let service = service_fn(move |request| api.clone().answer(request));
+        let serving = http1::Builder::new().serve_connection(TokioIo::new(server), service);
+        let task = tokio::spawn(async move {
+            // A client that goes away is what is tested.
+            let _ = serving.await;
+        });
+        connections.push(task.abort_handle());
+        Ok(Box::new(client))
     }
 
     fn crash(&self) {
@@ -46,35 +76,35 @@ impl Memory {
 
 impl World for Memory {
     fn connect<'a>(&'a self, _: &'a Address) -> Pending<'a, io::Result<Box<dyn Stream>>> {
-        let (client, server) = tokio::io::duplex(PIPE);
-        let api = self.api.clone();
-        let service = service_fn(move |request| api.clone().answer(request));
-        let serving = http1::Builder::new().serve_connection(TokioIo::new(server), service);
-        let task = tokio::spawn(async move {
-            // A client that goes away is what is tested.
-            let _ = serving.await;
-        });
-        let mut connections = self
-            .connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        connections.push(task.abort_handle());
-        Box::pin(async move { Ok(Box::new(client) as Box<dyn Stream>) })
+        Box::pin(async move {
+            if self.most != usize::MAX {
+                // sleeps because one that was closed is to be gone; the clock is paused.
+                sleep(Duration::from_millis(1)).await;
+            }
+            self.open()
+        })
     }
 
     fn ask<'a>(&'a self, command: &'a str) -> Pending<'a, io::Result<String>> {
         Box::pin(async move {
-            let reference = command
-                .strip_prefix("count ")
-                .ok_or(io::ErrorKind::NotFound)?;
-            Ok(format!("{}\n", self.api.effects(reference)))
+            let (kind, name) = command.split_once(' ').unwrap_or((command, ""));
+            match kind {
+                "count" | "count-key" | "count-all" => {
+                    Ok(format!("{}\n", self.api.effects(kind, name, self.lag)))
+                }
+                _ => Err(io::ErrorKind::NotFound.into()),
+            }
         })
     }
 
     fn run<'a>(&'a self, command: &'a str) -> Pending<'a, io::Result<()>> {
         Box::pin(async move {
             match command {
-                "crash" => self.crash(),
+                "crash" => {
+                    // sleeps because a process takes time to die; the clock is paused.
+                    sleep(Duration::from_millis(20)).await;
+                    self.crash();
+                }
                 "break" => self.api.break_store(true),
                 "heal" => self.api.break_store(false),
                 _ => return Err(io::ErrorKind::NotFound.into()),
@@ -84,14 +114,27 @@ impl World for Memory {
     }
 }
 
+/// What makes the API behave in some way.
+pub(crate) fn case(value: &str) -> Case {
+    Case::Header(Header {
+        name: "X-Case".to_owned(),
+        value: value.to_owned(),
+    })
+}
+
+/// The same by a body.
+pub(crate) fn body(value: &str) -> Case {
+    Case::Body(format!(
+        r#"{{"amount":1000,"case":"{value}","merchant_reference":"{{reference}}"}}"#
+    ))
+}
+
+pub(crate) fn counter(command: &str) -> Counter {
+    Counter::Command(command.to_owned())
+}
+
 /// Everything that a probe could need.
 pub(crate) fn target() -> Target {
-    let case = |value: &str| {
-        Some(Case::Header(Header {
-            name: "X-Case".to_owned(),
-            value: value.to_owned(),
-        }))
-    };
     let header = |value: &str| Header {
         name: "Authorization".to_owned(),
         value: value.to_owned(),
@@ -99,12 +142,12 @@ pub(crate) fn target() -> Target {
     let mut target = Target::new("http://shop/payments".parse().unwrap());
     target.headers = vec![header("Bearer first-customer")];
     target.other_headers = vec![header("Bearer other-customer")];
-    target.counter = Some(Counter::Command("count {reference}".to_owned()));
-    target.cases.slow = case("slow");
-    target.cases.linger = case("linger");
-    target.cases.timeout = case("timeout");
-    target.cases.declined = case("declined");
-    target.cases.large = case("large");
+    target.counter = Some(counter("count {reference}"));
+    target.cases.slow = Some(case("slow"));
+    target.cases.linger = Some(case("linger"));
+    target.cases.timeout = Some(case("timeout"));
+    target.cases.declined = Some(case("declined"));
+    target.cases.large = Some(case("large"));
     target.commands.crash = Some("crash".to_owned());
     target.commands.break_store = Some("break".to_owned());
     target.commands.heal_store = Some("heal".to_owned());
