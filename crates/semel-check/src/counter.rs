@@ -10,6 +10,7 @@ use crate::Address;
 use crate::caller::Caller;
 use crate::operation::{Operation, Shape};
 use crate::record::{Record, Stop};
+use crate::secrets::hide;
 use crate::target::Counter;
 use crate::wire::Connection;
 
@@ -102,7 +103,11 @@ impl Caller<'_> {
     }
 
     async fn counted(&self, operation: &Operation) -> Result<Option<u64>, Stop> {
-        let failed = |reason| Stop::NotSeen(format!("the counter failed: {reason}"));
+        let failed = |reason: String| {
+            // It may repeat what it was sent.
+            let reason = hide(&reason, self.target.secrets());
+            Stop::NotSeen(format!("the counter failed: {reason}"))
+        };
         self.count(operation).await.map_err(failed)
     }
 

@@ -144,6 +144,19 @@ async fn no_secret_is_in_any_report_wherever_the_server_repeats_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_secret_is_in_what_is_told_of_a_request() {
+    for pad in (50..=120).step_by(3) {
+        let server = Server::new(|number, _: &str| says(201, "", &format!("{{\"n\":{number}}}")));
+        let mut target = target();
+        let pad = "x".repeat(pad);
+        target.body = format!("{{\"pad\":\"{pad}\",\"n\":1,\"token\":\"{TOKEN}\"}}");
+        let report = check(&target, &server).await.unwrap();
+        let told = [report.table(None, false), report.json(), report.junit(true)].concat();
+        assert_hidden(&told, &format!("after {}", pad.len()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn no_secret_is_in_the_reason_why_nothing_was_probed() {
     for pad in (0..=130).step_by(3) {
         let server =
