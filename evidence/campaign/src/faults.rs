@@ -13,7 +13,7 @@ use tokio_postgres::NoTls;
 
 use crate::chaos::{Done, Mode};
 use crate::ground::Ground;
-use crate::plan::{Action, GATEWAYS, LEASE_MS, Phase, Target};
+use crate::plan::{Action, GATEWAYS, LEASE_MS, Link, Phase, Target};
 use crate::record::Recorder;
 
 const TERMINATE: &str = include_str!("../queries/terminate.sql");
@@ -138,11 +138,9 @@ impl Breaker {
         process.start()
     }
 
-    /// A cut waits for its moment until the phase ends: each one that is made is counted.
     async fn act(&self, action: Action, ends: Instant) -> Result<()> {
         let (ground, recorder) = (&self.ground, &self.recorder);
         let pause = |ms| sleep(Duration::from_millis(ms));
-        let link_name = |link| format!("link-{}", link + 1);
         match action {
             Action::Kill(target) => {
                 // One that is stopped is to stay so past its lease.
@@ -158,22 +156,16 @@ impl Breaker {
             Action::CrashPostgres(ms) => self.crash_postgres(ms).await?,
             Action::Terminate(count, chosen) => self.terminate(count, chosen).await,
             Action::CutAfterCommit(link, tag) => {
-                let cut = ground.links[link].cut(When::completed(tag));
-                if timeout_at(ends, cut.reached()).await.is_ok() {
-                    recorder.fault("cut_after_commit", link_name(link));
-                }
+                let when = When::completed(tag);
+                self.cut(link, when, ends, "cut_after_commit").await;
             }
             Action::CutAfterReserve(link) => {
-                let cut = ground.links[link].cut(When::answered("begun AS ("));
-                if timeout_at(ends, cut.reached()).await.is_ok() {
-                    recorder.fault("cut_after_reserve", link_name(link));
-                }
+                let when = When::answered("begun AS (");
+                self.cut(link, when, ends, "cut_after_reserve").await;
             }
             Action::CutAfterVerdict(link, text) => {
-                let cut = ground.links[link].cut(When::answered(text));
-                if timeout_at(ends, cut.reached()).await.is_ok() {
-                    recorder.fault("cut_after_verdict", format!("{} {text}", link_name(link)));
-                }
+                let when = When::answered(text);
+                self.cut(link, when, ends, "cut_after_verdict").await;
             }
             Action::Hold(link, text, ms) => {
                 let held = ground.links[link].hold(When::before(text));
@@ -235,6 +227,14 @@ impl Breaker {
         let server = Arc::clone(&self.ground.postgres);
         tokio::task::spawn_blocking(move || server.start_again()).await?;
         Ok(())
+    }
+
+    /// A cut waits for its moment until the phase ends: each one that is made is counted.
+    async fn cut(&self, link: Link, when: When, ends: Instant, name: &str) {
+        let cut = self.ground.links[link].cut(when);
+        if timeout_at(ends, cut.reached()).await.is_ok() {
+            self.recorder.fault(name, link_name(link));
+        }
     }
 
     /// Counts only if the store met the end: it has room of its own, and may need no more for a
@@ -335,4 +335,8 @@ impl Breaker {
             }
         }
     }
+}
+
+fn link_name(link: Link) -> String {
+    format!("link-{}", link + 1)
 }
