@@ -1,9 +1,11 @@
 //! Breaking things, and mending them.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
+use rusqlite::Connection;
 use rustix::process::Signal;
 use semel_testkit::pg_proxy::When;
 use tokio::sync::Mutex;
@@ -12,7 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_postgres::NoTls;
 
 use crate::chaos::{Done, Mode};
-use crate::ground::Ground;
+use crate::ground::{Ground, SQLITE_FILE};
 use crate::plan::{Action, GATEWAYS, LEASE_MS, Link, Phase, Target};
 use crate::record::Recorder;
 
@@ -237,14 +239,15 @@ impl Breaker {
         }
     }
 
-    /// Counts only if the store met the end: it has room of its own, and may need no more for a
-    /// while.
+    /// Counts only if the store met the end.
     async fn fill_disk(&self, ms: u64) -> Result<()> {
         let _mending = self.mending.disk.lock().await;
         let Ok(disk) = &self.ground.disk else {
             return Ok(());
         };
         let before = self.recorder.stores_away();
+        let database = disk.path().join(SQLITE_FILE);
+        tokio::task::spawn_blocking(move || shorten_log(&database)).await?;
         disk.fill()?;
         sleep(Duration::from_millis(ms)).await;
         let refused = timeout(MOMENT, async {
@@ -339,4 +342,15 @@ impl Breaker {
 
 fn link_name(link: Link) -> String {
     format!("link-{}", link + 1)
+}
+
+/// SQLite's log keeps the room it once took, and is written again from its beginning: the store
+/// might need no more for a long time. Cut off, the next write needs room, and there is none.
+///
+/// Somebody may be in the way all the time; then the log stays, and perhaps the end is not met.
+fn shorten_log(database: &Path) {
+    let _ = Connection::open(database).and_then(|connection| {
+        connection.busy_timeout(MOMENT)?;
+        connection.pragma(None, "wal_checkpoint", "TRUNCATE", |_| Ok(()))
+    });
 }

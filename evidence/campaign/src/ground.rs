@@ -26,6 +26,8 @@ const CONFIG: &str = include_str!("semel.toml");
 /// Where the application keeps its payments if it is there: it is killed, but the machine is not,
 /// and the disk's time is better spent on the ledger.
 const MEMORY: &str = "/dev/shm";
+/// The SQLite store, on a disk of its own.
+pub(crate) const SQLITE_FILE: &str = "semel.db";
 /// The disk of the SQLite store: a few times what it needs, its log of 64 MiB included.
 const SMALL_DISK: u64 = 384 << 20;
 /// How long anything may take to answer for the first time.
@@ -172,7 +174,7 @@ impl Ground {
         let store = disk
             .as_ref()
             .map_or(place, SmallDisk::path)
-            .join("semel.db");
+            .join(SQLITE_FILE);
         let store = format!("sqlite:{}", store.display());
         let sqlite = yard.door("gateway-sqlite", &store, &upstream, true)?;
         let clock = Shifted::new(place).map_err(|error| format!("{error:#}"));
