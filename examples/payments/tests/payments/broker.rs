@@ -148,6 +148,7 @@ async fn tell(url: &str, stream: &str, events: impl Iterator<Item = &Event>) {
 
 async fn all_acknowledged(url: &str, stream: &str, consumer: &str) {
     let jetstream = jetstream(url).await;
+    let mut last = None;
     for _ in 0..MAX_ASKED {
         // The shop makes it when it first finds the stream.
         let stream = jetstream.get_stream(stream).await.unwrap();
@@ -159,8 +160,9 @@ async fn all_acknowledged(url: &str, stream: &str, consumer: &str) {
         if delivered && info.num_pending == 0 && info.num_ack_pending == 0 {
             return;
         }
+        last = Some(info.clone());
     }
-    panic!("{consumer} never heard all of {stream}");
+    panic!("{consumer} never heard all of {stream}: {last:?}");
 }
 
 async fn jetstream(url: &str) -> async_nats::jetstream::Context {
