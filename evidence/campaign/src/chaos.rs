@@ -14,6 +14,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use crate::random::Random;
 use crate::witness::{Reading, Witness};
 
 /// How much is read at once: a whole answer of the payments example and its head.
@@ -28,24 +29,24 @@ pub(crate) enum Mode {
     /// One answer in so many is cut after some of its bytes.
     ResetMidResponse {
         /// On average.
-        one_in: u32,
+        one_in: u64,
     },
     /// One answer in so many is lost: the application has done its part by then.
     ResetBeforeResponse {
         /// On average.
-        one_in: u32,
+        one_in: u64,
     },
     /// One answer in so many is swallowed, and a bare 502, 503 or 504 is given instead: what a
     /// balancer says that lost patience with an application that has done its part.
     AnswerInstead {
         /// On average.
-        one_in: u32,
+        one_in: u64,
     },
     /// One connection in so many is not taken. Setting it lets go of those that are at rest, so
     /// that there are new ones.
     RefuseSome {
         /// On average.
-        one_in: u32,
+        one_in: u64,
     },
     /// Every answer begins so much later.
     Delay {
@@ -91,7 +92,7 @@ struct Shared {
 
 #[derive(Debug)]
 struct Inner {
-    random: u64,
+    random: Random,
     done: Done,
 }
 
@@ -119,7 +120,7 @@ impl Chaos {
             witness: Arc::default(),
             mode: watch::Sender::default(),
             inner: Mutex::new(Inner {
-                random: seed,
+                random: Random::new(seed),
                 done: Done::default(),
             }),
         });
@@ -162,7 +163,7 @@ impl Shared {
         let mode = *self.mode.borrow();
         self.count(|inner| {
             let refused = match mode {
-                Mode::RefuseSome { one_in } => inner.hits(one_in),
+                Mode::RefuseSome { one_in } => inner.random.one_in(one_in),
                 Mode::Pass
                 | Mode::ResetMidResponse { .. }
                 | Mode::ResetBeforeResponse { .. }
@@ -185,17 +186,17 @@ impl Shared {
             inner.done.answers += 1;
             match mode {
                 // One byte has no middle.
-                Mode::ResetMidResponse { one_in } if length > 1 && inner.hits(one_in) => {
+                Mode::ResetMidResponse { one_in } if length > 1 && inner.random.one_in(one_in) => {
                     inner.done.reset_mid_response += 1;
-                    Fate::Cut(inner.draw())
+                    Fate::Cut(inner.random.next())
                 }
-                Mode::ResetBeforeResponse { one_in } if inner.hits(one_in) => {
+                Mode::ResetBeforeResponse { one_in } if inner.random.one_in(one_in) => {
                     inner.done.reset_before_response += 1;
                     Fate::Lost
                 }
-                Mode::AnswerInstead { one_in } if inner.hits(one_in) => {
+                Mode::AnswerInstead { one_in } if inner.random.one_in(one_in) => {
                     inner.done.answered_instead += 1;
-                    Fate::Replaced(502 + u16::try_from(inner.draw() % 3).unwrap_or_default())
+                    Fate::Replaced(502 + u16::try_from(inner.random.below(3)).unwrap_or_default())
                 }
                 Mode::Delay { ms } => {
                     inner.done.delayed += 1;
@@ -208,21 +209,6 @@ impl Shared {
                 | Mode::AnswerInstead { .. } => Fate::Pass,
             }
         })
-    }
-}
-
-impl Inner {
-    fn hits(&mut self, one_in: u32) -> bool {
-        self.draw().is_multiple_of(u64::from(one_in.max(1)))
-    }
-
-    /// `SplitMix64`: good enough for dice, and every seed gives another row.
-    fn draw(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
     }
 }
 
@@ -480,17 +466,8 @@ mod tests {
         assert_eq!(chaos.done().delayed, 1);
     }
 
-    #[tokio::test]
-    async fn chance_comes_from_the_seed() {
-        let draws = |seed| {
-            let mut inner = Inner {
-                random: seed,
-                done: Done::default(),
-            };
-            (0..1_000).filter(|_| inner.hits(10)).count()
-        };
-        assert_eq!(draws(7), draws(7));
-        assert!((50..200).contains(&draws(7)));
+    #[test]
+    fn a_part_is_neither_nothing_nor_all() {
         for chosen in 0..100 {
             assert!((1..5).contains(&part(chosen, 5)));
         }

@@ -283,7 +283,7 @@ fn upstream(drawing: &mut Drawing<'_>) {
     // In turns, so that even a short phase has some of each.
     let mut turn = 0;
     drawing.every(900, 400, |random| {
-        let one_in = u32::try_from(random.between(3, 10)).unwrap_or(5);
+        let one_in = random.between(3, 10);
         turn += 1;
         Action::Upstream(match turn % 5 {
             1 => Mode::ResetMidResponse { one_in },

@@ -17,11 +17,16 @@ pub(super) fn section(content: &Value) -> String {
         .iter()
         .filter(|mutant| !list(&mutant["simulation"]["broken"]).is_empty())
         .count();
+    let campaign = mutants
+        .iter()
+        .filter(|mutant| mutant["campaign"].is_string())
+        .count();
     let mut text = format!(
         "## The mutants\n\nA green run proves something only if a broken system would have been \
          red. Each mutant is Semel with one guard removed, in a copy of the tree. {caught} of {} \
          were caught, each by tests that pass without the mutant, fail with it, and say what was \
-         expected of them. {seen} of them also broke a promise in simulated worlds.\n\n",
+         expected of them. {seen} of them also broke a promise in simulated worlds, and {campaign} in \
+         phases of the short campaign, which passed without them.\n\n",
         mutants.len()
     );
     let head = [
@@ -31,6 +36,7 @@ pub(super) fn section(content: &Value) -> String {
         "caught by",
         "what it said",
         "broken in the simulation",
+        "broken in the campaign",
     ];
     let mut table = Table::new(&head);
     for mutant in mutants {
@@ -46,6 +52,9 @@ pub(super) fn section(content: &Value) -> String {
             by,
             quoted(&cut(word(&mutant["said"]), MAX_SAID)),
             simulated(&mutant["simulation"]),
+            mutant["campaign"]
+                .as_str()
+                .map_or_else(|| "–".to_owned(), said),
         ]);
     }
     text.push_str(&table.done());

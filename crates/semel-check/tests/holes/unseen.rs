@@ -112,6 +112,16 @@ async fn what_stands_before_an_api_is_not_taken_for_it() {
     }
 }
 
+/// Without a mark, only the counter tells a 504 that is given again from a gateway's word.
+#[tokio::test(start_paused = true)]
+async fn a_timeout_that_is_given_again_passes_only_where_its_effect_is_counted() {
+    for (target, expected) in [(target(), Verdict::Pass), (uncounted(), Verdict::NotSeen)] {
+        let report = found(Hole::KeepsTimeout, Manner::Plain, &target).await;
+        let seen = verdict(&report, Id::TimeoutAfterEffect);
+        assert_eq!(seen, expected, "{}", report.json());
+    }
+}
+
 /// With one connection nothing races, and nothing is said of duplicates.
 #[tokio::test(start_paused = true)]
 async fn connections_that_cannot_be_opened_are_told_of() {

@@ -26,6 +26,8 @@ pub(crate) enum Hole {
     ForgetsLarge,
     /// Takes a 504 for "nothing happened".
     RetriesTimeout,
+    /// No hole: a 504 is an answer like any other, and is given again.
+    KeepsTimeout,
     /// Takes a decline for "nothing happened".
     RetriesDeclined,
     /// Keeps its keys in memory.
