@@ -87,7 +87,7 @@ const SKETCHES: [Sketch; 15] = [
     ("clocks", 35, 5, clocks),
     ("clients", 35, 5, |drawing| drawing.traffic.badly = 2),
     ("upstream", 40, 6, upstream),
-    ("redis", 25, 4, redis),
+    ("redis", 60, 7, redis),
     ("sqlite_kills", 30, 5, sqlite_kills),
     ("disk_full", 30, 6, disk_full),
 ];
@@ -301,7 +301,8 @@ fn redis(drawing: &mut Drawing<'_>) {
     // The first replay fills the cache, and the others, at other gateways, are answered from it.
     drawing.traffic.again = 3;
     drawing.every(900, 500, |_| Action::FlushRedis);
-    drawing.every(3_000, 2_000, |random| {
+    // Gateways that lost it leave it alone for five seconds, and fill it again only then.
+    drawing.every(9_000, 2_000, |random| {
         Action::KillRedis(random.between(0, 1_500))
     });
 }
