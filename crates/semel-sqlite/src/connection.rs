@@ -1,6 +1,7 @@
 //! Opening a file, with the settings that the guarantees rest on.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rusqlite::{Connection, OpenFlags};
 
@@ -17,6 +18,10 @@ const WRITER_CACHE_KIB: i64 = 2 * 1024;
 /// caller waits as long, so it is less than one slow commit.
 pub(crate) const CHECKPOINT_PATIENCE: Duration = Duration::from_millis(20);
 
+/// How long a file that another process holds is left alone, where SQLite does not wait itself.
+/// Setting up a new file takes a few milliseconds.
+const LOCKED_PAUSE: Duration = Duration::from_millis(2);
+
 /// The connection that writes. The file is checked before it is changed.
 pub(crate) fn open_writer(options: &Options) -> Result<Connection, Error> {
     let connection = open(options, OpenFlags::SQLITE_OPEN_CREATE)?;
@@ -28,14 +33,17 @@ pub(crate) fn open_writer(options: &Options) -> Result<Connection, Error> {
     }
     migrate::check(&connection, options)?;
 
-    // Readers and the writer do not wait for each other.
-    require(
-        &connection,
-        options,
-        "journal_mode",
-        "WAL",
-        &"wal".to_owned(),
-    )?;
+    // Readers and the writer do not wait for each other. Of those who change a new file at once all
+    // but one are refused, and SQLite has no patience there: each reads, and waits for the others.
+    patiently(options, || {
+        require(
+            &connection,
+            options,
+            "journal_mode",
+            "WAL",
+            &"wal".to_owned(),
+        )
+    })?;
     // A commit returns when the log is on the disk, not when the system has heard of it.
     require(&connection, options, "synchronous", "FULL", &2_i64)?;
     // Checkpoints are made by a thread of their own.
@@ -96,6 +104,23 @@ fn open(options: &Options, create: OpenFlags) -> Result<Connection, Error> {
         .busy_timeout(options.busy_timeout)
         .map_err(|error| Error::opening(&options.path, error))?;
     Ok(connection)
+}
+
+/// Tries again, for as long as the busy timeout, where another process holds the file.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "as SQLite's busy timeout: another process is waited for, and no clock moves it"
+)]
+fn patiently(options: &Options, attempt: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+    let begun = Instant::now();
+    loop {
+        match attempt() {
+            Err(Error::Locked { .. }) if begun.elapsed() < options.busy_timeout => {
+                thread::sleep(LOCKED_PAUSE);
+            }
+            ended => return ended,
+        }
+    }
 }
 
 /// Sets a pragma, reads it back, and refuses the file where it did not take: SQLite says

@@ -16,6 +16,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Barrier;
+use std::thread;
 use std::time::Duration;
 
 use semel_core::transition::{Decision, Held, Resolve, Verdict};
@@ -381,6 +383,31 @@ async fn many_may_open_a_new_file_at_once_and_share_it() {
         let answer = store.reserve(request("key-1")).await.unwrap();
         assert!(matches!(answer, Decision::Replay(_)), "{answer:?}");
     }
+}
+
+/// Gateways that are started together meet in every step of opening, and of closing.
+#[test]
+fn those_who_open_and_close_a_file_wait_for_each_other() {
+    const FILES: usize = 40;
+    let (directory, _) = place();
+    let together = Barrier::new(4);
+    let open_all = || -> Vec<Error> {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let open = |number| {
+            together.wait();
+            let path = directory.path().join(format!("{number}.db"));
+            runtime.block_on(Sqlite::open(path)).err()
+        };
+        (0..FILES).chain(0..FILES).filter_map(open).collect()
+    };
+    thread::scope(|scope| {
+        let openers = [(); 4].map(|()| scope.spawn(open_all));
+        let failed: Vec<Error> = openers
+            .into_iter()
+            .flat_map(|opener| opener.join().unwrap())
+            .collect();
+        assert!(failed.is_empty(), "{failed:?}");
+    });
 }
 
 const READ_ONLY: &str = "SEMEL_READ_ONLY_TEST_DATABASE";
