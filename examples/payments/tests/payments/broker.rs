@@ -77,6 +77,9 @@ async fn what_is_told_twice_and_out_of_order_has_its_effect_once() {
     // around, where a refund comes before its payment.
     let first = shop("books.db", &forwards, "first").await;
     let second = shop("books.db", &backwards, "second").await;
+    for shop in [&first, &second] {
+        until(shop, Summary::default()).await;
+    }
     tell(&url, &forwards, events.iter()).await;
     tell(&url, &backwards, events.iter().rev()).await;
     for stream in [&forwards, &backwards] {

@@ -16,14 +16,14 @@ const MAX_ASKED: usize = 200_000;
 pub(crate) struct Server {
     pub(crate) url: String,
     stop: oneshot::Sender<()>,
-    ended: JoinHandle<Result<(), Error>>,
+    ended: JoinHandle<()>,
 }
 
 impl Server {
     pub(crate) async fn provider(config: provider::Config) -> Self {
         let (listener, url) = listen().await;
         let (stop, stopped) = oneshot::channel();
-        let ended = tokio::spawn(provider::serve(listener, config, async {
+        let ended = run(provider::serve(listener, config, async {
             stopped.await.ok();
         }));
         Self { url, stop, ended }
@@ -32,7 +32,7 @@ impl Server {
     pub(crate) async fn app(config: app::Config) -> Self {
         let (listener, url) = listen().await;
         let (stop, stopped) = oneshot::channel();
-        let ended = tokio::spawn(app::serve(listener, config, async {
+        let ended = run(app::serve(listener, config, async {
             stopped.await.ok();
         }));
         Self { url, stop, ended }
@@ -41,7 +41,7 @@ impl Server {
     pub(crate) async fn shop(config: shop::Config) -> Self {
         let (listener, url) = listen().await;
         let (stop, stopped) = oneshot::channel();
-        let ended = tokio::spawn(shop::serve(listener, config, async {
+        let ended = run(shop::serve(listener, config, async {
             stopped.await.ok();
         }));
         Self { url, stop, ended }
@@ -49,12 +49,17 @@ impl Server {
 
     pub(crate) async fn stop(self) {
         self.stop.send(()).expect("it runs");
-        self.ended.await.expect("no panic").expect("it could start");
+        self.ended.await.expect("no panic");
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.url)
     }
+}
+
+/// One that cannot start says why at once, and not only to those who stop it.
+fn run(serving: impl Future<Output = Result<(), Error>> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(async { serving.await.expect("it could start") })
 }
 
 async fn listen() -> (TcpListener, String) {
