@@ -56,6 +56,7 @@ pub(crate) struct Door {
 pub(crate) struct Ground {
     pub(crate) gateways: Vec<Door>,
     pub(crate) worker: Process,
+    worker_admin: SocketAddr,
     pub(crate) sqlite: Door,
     pub(crate) app: Process,
     pub(crate) app_address: SocketAddr,
@@ -118,13 +119,13 @@ impl Yard<'_> {
         })
     }
 
-    fn worker(&self, store: &str, upstream: &str) -> Result<Process> {
-        let admin = free_address()?.to_string();
+    fn worker(&self, store: &str, upstream: &str, admin: SocketAddr) -> Process {
+        let admin = admin.to_string();
         let config = self.config(store);
         let config = config.to_string_lossy();
         let mut arguments = vec!["worker", "--config", &config, "--admin-listen", &admin];
         arguments.extend(["--upstream", upstream, "--store", store]);
-        Ok(self.process("worker", &self.programs.semel, &arguments))
+        self.process("worker", &self.programs.semel, &arguments)
     }
 
     /// Only a store that is shared has a cache that is.
@@ -169,7 +170,8 @@ impl Ground {
             yard.door(&name, links[number].url(), &upstream, number == 0)
         });
         let gateways = gateways.collect::<Result<Vec<_>>>()?;
-        let worker = yard.worker(links[GATEWAYS].url(), &upstream)?;
+        let worker_admin = free_address()?;
+        let worker = yard.worker(links[GATEWAYS].url(), &upstream, worker_admin);
         let disk = SmallDisk::mount(SMALL_DISK).map_err(|error| format!("{error:#}"));
         let store = disk
             .as_ref()
@@ -181,6 +183,7 @@ impl Ground {
         let ground = Self {
             gateways,
             worker,
+            worker_admin,
             sqlite,
             app,
             app_address,
@@ -209,7 +212,9 @@ impl Ground {
             door.process.start()?;
             answers(door.admin, "/api/v1/operations?limit=1").await?;
         }
-        self.worker.start()
+        // One that cannot open its store ends, and would be taken for a crash.
+        self.worker.start()?;
+        answers(self.worker_admin, "/api/v1/operations?limit=1").await
     }
 
     /// All gateways.

@@ -63,5 +63,7 @@ mod tests {
         assert!((0..1_000).all(|_| (2..=4).contains(&random.between(2, 4))));
         assert!(!(0..1_000).any(|_| random.one_in(0)));
         assert!((0..1_000).all(|_| random.one_in(1)));
+        let hits = (0..1_000).filter(|_| random.one_in(10)).count();
+        assert!((50..200).contains(&hits), "{hits}");
     }
 }

@@ -33,7 +33,7 @@ fn with(report: &Report, verdict: Verdict) -> Vec<Id> {
 }
 
 /// All ways to be correct.
-const MANNERS: [Manner; 9] = [
+const MANNERS: [Manner; 10] = [
     Manner::Draft,
     Manner::Optional,
     Manner::Lenient,
@@ -43,6 +43,7 @@ const MANNERS: [Manner; 9] = [
     Manner::Mute,
     Manner::Opaque,
     Manner::Unique,
+    Manner::KeepsTimeout,
 ];
 
 #[tokio::test(start_paused = true)]

@@ -116,7 +116,7 @@ async fn what_stands_before_an_api_is_not_taken_for_it() {
 #[tokio::test(start_paused = true)]
 async fn a_timeout_that_is_given_again_passes_only_where_its_effect_is_counted() {
     for (target, expected) in [(target(), Verdict::Pass), (uncounted(), Verdict::NotSeen)] {
-        let report = found(Hole::KeepsTimeout, Manner::Plain, &target).await;
+        let report = found(Hole::None, Manner::KeepsTimeout, &target).await;
         let seen = verdict(&report, Id::TimeoutAfterEffect);
         assert_eq!(seen, expected, "{}", report.json());
     }

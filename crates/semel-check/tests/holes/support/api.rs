@@ -479,7 +479,7 @@ impl Api {
         let mut stored = said.clone();
         let (state, answer) = match said.status {
             _ if broken => (State::Unknown, refused(503, "not_recorded")),
-            504 if self.hole != Hole::KeepsTimeout => (State::Unknown, said),
+            504 if self.manner != Manner::KeepsTimeout => (State::Unknown, said),
             _ if said.body.len() <= LARGEST => (State::Done(stored), said),
             _ if self.hole == Hole::Truncates => {
                 stored.body = stored.body.slice(..LARGEST);

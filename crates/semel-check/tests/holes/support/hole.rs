@@ -26,8 +26,6 @@ pub(crate) enum Hole {
     ForgetsLarge,
     /// Takes a 504 for "nothing happened".
     RetriesTimeout,
-    /// No hole: a 504 is an answer like any other, and is given again.
-    KeepsTimeout,
     /// Takes a decline for "nothing happened".
     RetriesDeclined,
     /// Keeps its keys in memory.
@@ -86,11 +84,16 @@ pub(crate) enum Manner {
     Opaque,
     /// As `Opaque`, and a reference is good for one operation.
     Unique,
+    /// As `Plain`, and a 504 is an answer like any other, and is given again.
+    KeepsTimeout,
 }
 
 impl Manner {
     /// Whether keys are as they are written.
     pub(crate) fn is_plain(self) -> bool {
-        matches!(self, Self::Plain | Self::Mute | Self::Opaque | Self::Unique)
+        matches!(
+            self,
+            Self::Plain | Self::Mute | Self::Opaque | Self::Unique | Self::KeepsTimeout
+        )
     }
 }
