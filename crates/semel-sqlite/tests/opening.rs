@@ -388,9 +388,10 @@ async fn many_may_open_a_new_file_at_once_and_share_it() {
 /// Gateways that are started together meet in every step of opening, and of closing.
 #[test]
 fn those_who_open_and_close_a_file_wait_for_each_other() {
+    const OPENERS: usize = 4;
     const FILES: usize = 40;
     let (directory, _) = place();
-    let together = Barrier::new(4);
+    let together = Barrier::new(OPENERS);
     let open_all = || -> Vec<Error> {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let open = |number| {
@@ -401,7 +402,7 @@ fn those_who_open_and_close_a_file_wait_for_each_other() {
         (0..FILES).chain(0..FILES).filter_map(open).collect()
     };
     thread::scope(|scope| {
-        let openers = [(); 4].map(|()| scope.spawn(open_all));
+        let openers = [(); OPENERS].map(|()| scope.spawn(open_all));
         let failed: Vec<Error> = openers
             .into_iter()
             .flat_map(|opener| opener.join().unwrap())

@@ -33,6 +33,8 @@ const SMALL_DISK: u64 = 384 << 20;
 /// How long anything may take to answer for the first time.
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
+/// What is answered to operators by those who have their store.
+const STORE_IS_OPEN: &str = "/api/v1/operations?limit=1";
 /// Less than the gateways wait for the application.
 const PROVIDER_TIMEOUT_MS: &str = "2500";
 
@@ -210,11 +212,11 @@ impl Ground {
         // One after the other: the first one creates the schema.
         for door in self.doors() {
             door.process.start()?;
-            answers(door.admin, "/api/v1/operations?limit=1").await?;
+            answers(door.admin, STORE_IS_OPEN).await?;
         }
         // One that cannot open its store ends, and would be taken for a crash.
         self.worker.start()?;
-        answers(self.worker_admin, "/api/v1/operations?limit=1").await
+        answers(self.worker_admin, STORE_IS_OPEN).await
     }
 
     /// All gateways.
@@ -254,7 +256,7 @@ impl Ground {
     /// Waits until every gateway answers operators.
     pub(crate) async fn up(&self) -> Result<()> {
         for door in self.doors() {
-            answers(door.admin, "/api/v1/operations?limit=1").await?;
+            answers(door.admin, STORE_IS_OPEN).await?;
         }
         Ok(())
     }

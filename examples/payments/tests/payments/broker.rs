@@ -12,12 +12,10 @@ use semel::outbox::Sink as _;
 use semel::{Event, OperationId};
 use serde_json::{Value, json};
 
-use crate::harness::{Server, json_of, post, read};
+use crate::harness::{MAX_ASKED, Server, json_of, post, until_books_say};
 use crate::supervised::order;
 
 const PAYMENTS: i64 = 12;
-/// How often something is asked for before the test gives up.
-const MAX_ASKED: usize = 200_000;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_told_twice_and_out_of_order_has_its_effect_once() {
@@ -70,15 +68,16 @@ async fn what_is_told_twice_and_out_of_order_has_its_effect_once() {
         refunded: PAYMENTS,
         ..once
     };
-    until(&seller, sold).await;
+    until_books_say(&seller, sold).await;
     let events = listen(&url, &told).await;
 
     // Two others keep one set of books, and hear the same by two ways: in order, and the other way
     // around, where a refund comes before its payment.
     let first = shop("books.db", &forwards, "first").await;
     let second = shop("books.db", &backwards, "second").await;
+    // Both have begun, on a file that neither had opened before.
     for shop in [&first, &second] {
-        until(shop, Summary::default()).await;
+        until_books_say(shop, Summary::default()).await;
     }
     tell(&url, &forwards, events.iter()).await;
     tell(&url, &backwards, events.iter().rev()).await;
@@ -87,8 +86,8 @@ async fn what_is_told_twice_and_out_of_order_has_its_effect_once() {
             all_acknowledged(&url, stream, consumer).await;
         }
     }
-    until(&first, once).await;
-    until(&second, once).await;
+    until_books_say(&first, once).await;
+    until_books_say(&second, once).await;
     for stream in [&told, &forwards, &backwards] {
         jetstream(&url).await.delete_stream(stream).await.unwrap();
     }
@@ -100,17 +99,6 @@ async fn ask(shop: &Server, path: &str, key: &str, body: &Value) -> Value {
     let answer = call.send().await.unwrap();
     assert_eq!(answer.status(), StatusCode::CREATED);
     json_of(answer).await
-}
-
-async fn until(shop: &Server, expected: Summary) {
-    let mut last = Value::Null;
-    for _ in 0..MAX_ASKED {
-        last = read(&shop.url("/summary")).await.1;
-        if serde_json::from_value::<Summary>(last.clone()).unwrap() == expected {
-            return;
-        }
-    }
-    panic!("the books say {last}, and not {expected:?}");
 }
 
 /// Every event of a stream, in the order of their names.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
 use payments::provider::{Charge, Faults, Summary};
 use payments::{Error, app, provider, shop};
 use reqwest::{Client, RequestBuilder, StatusCode};
@@ -11,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// How often something is asked for before the test gives up. Each time is a round trip.
-const MAX_ASKED: usize = 200_000;
+pub(crate) const MAX_ASKED: usize = 200_000;
 
 pub(crate) struct Server {
     pub(crate) url: String,
@@ -21,29 +23,27 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) async fn provider(config: provider::Config) -> Self {
-        let (listener, url) = listen().await;
-        let (stop, stopped) = oneshot::channel();
-        let ended = run(provider::serve(listener, config, async {
-            stopped.await.ok();
-        }));
-        Self { url, stop, ended }
+        Self::start(|listener, stopped| provider::serve(listener, config, stopped)).await
     }
 
     pub(crate) async fn app(config: app::Config) -> Self {
-        let (listener, url) = listen().await;
-        let (stop, stopped) = oneshot::channel();
-        let ended = run(app::serve(listener, config, async {
-            stopped.await.ok();
-        }));
-        Self { url, stop, ended }
+        Self::start(|listener, stopped| app::serve(listener, config, stopped)).await
     }
 
     pub(crate) async fn shop(config: shop::Config) -> Self {
-        let (listener, url) = listen().await;
+        Self::start(|listener, stopped| shop::serve(listener, config, stopped)).await
+    }
+
+    async fn start<F>(serve: impl FnOnce(TcpListener, BoxFuture<'static, ()>) -> F) -> Self
+    where
+        F: Future<Output = Result<(), Error>> + Send + 'static,
+    {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel();
-        let ended = run(shop::serve(listener, config, async {
-            stopped.await.ok();
-        }));
+        let serving = serve(listener, stopped.map(|_| ()).boxed());
+        // One that cannot start says why at once, and not only to those who stop it.
+        let ended = tokio::spawn(async { serving.await.expect("it could start") });
         Self { url, stop, ended }
     }
 
@@ -55,17 +55,6 @@ impl Server {
     pub(crate) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.url)
     }
-}
-
-/// One that cannot start says why at once, and not only to those who stop it.
-fn run(serving: impl Future<Output = Result<(), Error>> + Send + 'static) -> JoinHandle<()> {
-    tokio::spawn(async { serving.await.expect("it could start") })
-}
-
-async fn listen() -> (TcpListener, String) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    (listener, url)
 }
 
 pub(crate) fn client() -> Client {
@@ -101,6 +90,18 @@ pub(crate) async fn read_until(url: &str, wanted: StatusCode) -> Value {
         }
     }
     panic!("{url} never answered {wanted}");
+}
+
+/// Asks a shop until its books say this.
+pub(crate) async fn until_books_say(shop: &Server, expected: shop::Summary) {
+    let mut last = Value::Null;
+    for _ in 0..MAX_ASKED {
+        last = read(&shop.url("/summary")).await.1;
+        if serde_json::from_value::<shop::Summary>(last.clone()).unwrap() == expected {
+            return;
+        }
+    }
+    panic!("the books say {last}, and not {expected:?}");
 }
 
 pub(crate) async fn json_of(response: reqwest::Response) -> Value {

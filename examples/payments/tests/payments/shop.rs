@@ -7,10 +7,7 @@ use semel_testkit::database;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Server, client, json_of, post, put_faults, read, summary};
-
-/// How often something is asked for before the test gives up.
-const MAX_ASKED: usize = 200_000;
+use crate::harness::{Server, client, json_of, post, put_faults, summary, until_books_say};
 
 /// A shop, its provider, and what keeps its books.
 struct World {
@@ -78,14 +75,7 @@ impl World {
     }
 
     async fn until(&self, expected: Summary) {
-        let mut last = Value::Null;
-        for _ in 0..MAX_ASKED {
-            last = read(&self.shop.url("/summary")).await.1;
-            if serde_json::from_value::<Summary>(last.clone()).unwrap() == expected {
-                return;
-            }
-        }
-        panic!("the books say {last}, and not {expected:?}");
+        until_books_say(&self.shop, expected).await;
     }
 }
 
