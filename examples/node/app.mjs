@@ -1,25 +1,24 @@
 // Payments in Node behind the gateway: the row and the stored answer commit together.
 //
-// The gateway sends along which operation this is, and which attempt of it. `semel_complete`
-// writes the answer into Semel's record inside our own transaction: after COMMIT both are there,
-// before it neither is. If we die in between COMMIT and the answer, the gateway has it all the
-// same.
+// The gateway sends the operation and the attempt as headers. `semel_complete` writes the answer into
+// Semel's record inside our transaction: after COMMIT both are there, before it neither is. If this
+// process dies between COMMIT and the answer, the gateway answers from the record.
 
 import { createServer } from "node:http";
 import { text } from "node:stream/consumers";
 import pg from "pg";
 
 const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL });
-// A connection that breaks while nobody uses it is replaced by the next request.
+// An idle connection that breaks is replaced by the next request.
 pool.on("error", (error) => console.error(error.message));
 
-// Rehearses a disaster, once: "before_commit" or "after_commit".
+// Fails once, for a demonstration: "before_commit" or "after_commit".
 let failure = process.env.FAIL_ONCE;
 
 // It failed before COMMIT was sent, so nothing happened.
 class NotExecuted extends Error {}
 
-// The payment, and the end of its operation, in one transaction.
+// Commits the payment and its answer in one transaction.
 async function pay(operationId, attempt, order) {
   const database = await pool.connect().catch((cause) => {
     throw new NotExecuted("no connection", { cause });
@@ -29,13 +28,13 @@ async function pay(operationId, attempt, order) {
     const answer = await prepare(database, operationId, attempt, order).catch((cause) => {
       throw new NotExecuted("rolled back", { cause });
     });
-    // From here on a failure does not say whether it is committed; the record does.
+    // If this fails, only the record shows whether it is committed.
     await database.query("COMMIT");
     broken = false;
     if (failure === "after_commit") process.exit(1);
     return answer;
   } finally {
-    // A connection that is closed in the midst of a transaction rolls it back.
+    // Closing a connection rolls its open transaction back.
     database.release(broken);
   }
 }
@@ -61,7 +60,7 @@ async function prepare(database, operationId, attempt, text) {
   ]);
   if (failure === "before_commit") {
     failure = undefined;
-    throw new Error("as rehearsed");
+    throw new Error("FAIL_ONCE=before_commit");
   }
   return [201, headers, body];
 }

@@ -1,8 +1,8 @@
 """Payments in Python behind the gateway: the row and the stored answer commit together.
 
-The gateway sends along which operation this is, and which attempt of it. `semel_complete` writes
-the answer into Semel's record inside our own transaction: after COMMIT both are there, before it
-neither is. If we die in between COMMIT and the answer, the gateway has it all the same.
+The gateway sends the operation and the attempt as headers. `semel_complete` writes the answer into
+Semel's record inside our transaction: after COMMIT both are there, before it neither is. If this
+process dies between COMMIT and the answer, the gateway answers from the record.
 """
 
 import json
@@ -14,7 +14,7 @@ from psycopg.types.json import Jsonb
 
 DATABASE = os.environ["DATABASE_URL"]
 
-# Rehearses a disaster, once: "before_commit" or "after_commit".
+# Fails once, for a demonstration: "before_commit" or "after_commit".
 failure = os.environ.pop("FAIL_ONCE", None)
 
 
@@ -23,7 +23,7 @@ class NotExecuted(Exception):
 
 
 def pay(operation_id, attempt, order):
-    """The payment, and the end of its operation, in one transaction."""
+    """Commits the payment and its answer in one transaction."""
     try:
         database = psycopg.connect(DATABASE)
     except psycopg.Error as error:
@@ -34,7 +34,7 @@ def pay(operation_id, attempt, order):
             answer = prepare(database, operation_id, attempt, json.loads(order))
         except Exception as error:
             raise NotExecuted from error
-        # From here on a failure does not say whether it is committed; the record does.
+        # If this fails, only the record shows whether it is committed.
         database.commit()
     if failure == "after_commit":
         os._exit(1)
@@ -57,7 +57,7 @@ def prepare(database, operation_id, attempt, order):
     )
     if failure == "before_commit":
         failure = None
-        raise RuntimeError("as rehearsed")
+        raise RuntimeError("FAIL_ONCE=before_commit")
     return 201, headers, body
 
 

@@ -1,13 +1,15 @@
-//! `cargo xtask lint`: everything that judges the code without running it.
+//! `cargo xtask lint`: all checks that do not run the code.
 
 use std::path::Path;
+use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 
 use crate::process::{cargo, has_cargo_tool, run, step};
 use crate::tidy;
+use crate::workspace::{self, Part};
 
-/// Runs every check even after a failure, so that one run shows all there is to mend.
+/// Runs every check even after a failure, so that one run shows all problems.
 pub(crate) fn run_all(root: &Path) -> Result<()> {
     let mut failed = Vec::new();
     let mut check = |name: &'static str, work: &dyn Fn() -> Result<()>| {
@@ -28,7 +30,7 @@ pub(crate) fn run_all(root: &Path) -> Result<()> {
     });
     check("doc", &|| {
         run(cargo(root)
-            .args(["doc", "--workspace", "--no-deps"])
+            .args(["doc", "--workspace", "--all-features", "--no-deps"])
             .env("RUSTDOCFLAGS", "-D warnings"))
     });
     check("deny", &|| deny(root));
@@ -38,6 +40,42 @@ pub(crate) fn run_all(root: &Path) -> Result<()> {
         bail!("lint failed: {}", failed.join(", "));
     }
     Ok(())
+}
+
+/// Compiles every product crate with each of its features alone, and with none.
+pub(crate) fn check_features(root: &Path) -> Result<()> {
+    install_tool(root, "hack", "cargo-hack")?;
+    let product = workspace::names(root, Part::Product)?;
+    run(cargo(root)
+        .args(["hack", "check", "--each-feature", "--no-dev-deps"])
+        .args(workspace::flags(&product)))
+}
+
+/// Compares the public API with the last release. Before the first one there is nothing to
+/// compare with.
+pub(crate) fn check_semver(root: &Path) -> Result<()> {
+    let tags = Command::new("git")
+        .args(["tag", "--list", "v*", "--sort=-version:refname"])
+        .current_dir(root)
+        .output()
+        .context("cannot run git")?;
+    let tags = String::from_utf8_lossy(&tags.stdout).into_owned();
+    let Some(last) = tags.lines().next() else {
+        println!("no release yet: there is no API to compare with");
+        return Ok(());
+    };
+    install_tool(root, "semver-checks", "cargo-semver-checks")?;
+    run(cargo(root)
+        .args(["semver-checks", "--baseline-rev", last])
+        .args(["--package", "semel"]))
+}
+
+/// Installs a cargo subcommand from its registry where it is missing.
+fn install_tool(root: &Path, subcommand: &str, package: &str) -> Result<()> {
+    if has_cargo_tool(root, subcommand) {
+        return Ok(());
+    }
+    run(cargo(root).args(["install", "--locked", package]))
 }
 
 fn deny(root: &Path) -> Result<()> {

@@ -5,26 +5,25 @@
     reason = "these are commands for a person or a build log to read"
 )]
 
-mod bench;
-mod campaign;
-mod compare;
-mod evidence;
 mod lint;
-mod mutants;
-mod process;
+mod quick;
 mod sdks;
-mod servers;
+mod skips;
 mod test;
 mod tidy;
+mod workspace;
 
-use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::path::Path;
+use std::process::{Command, ExitCode};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use process::step;
-use servers::Server;
+use xtask::process::{self, cargo, run, step};
+use xtask::servers::{self, Server};
+use xtask::workspace_root;
+
+use crate::test::{Scope, TestRun};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "The project's own commands")]
@@ -37,59 +36,43 @@ struct Arguments {
 enum Task {
     /// Set up what the tests need, then run all of them
     Test {
-        /// Never install packages: say what is missing instead
+        /// Never install packages; report what is missing instead
         #[arg(long)]
         no_install: bool,
+        /// The tests of the verification tools too, in the one build that CI makes
+        #[arg(long)]
+        workspace: bool,
         /// Passed on to the test runner; doc tests run only when there are none
         #[arg(last = true)]
         runner_args: Vec<String>,
     },
+    /// Formatting, clippy and tests of what changed, on memory and SQLite only
+    Quick {
+        /// Compare with this commit instead of the main branch
+        #[arg(long)]
+        base: Option<String>,
+    },
     /// Formatting, clippy, rustdoc, cargo-deny and tidy
     Lint,
+    /// Check every product crate with each of its features alone (cargo-hack)
+    Features,
+    /// Check the public API against the last release (cargo-semver-checks)
+    Semver,
+    /// Run every benchmark and verification tool for a few seconds
+    Smoke(LabArguments),
     /// The house rules that no other tool checks
     Tidy,
-    /// Run the benchmarks, built for release
-    Bench {
-        /// Never install packages: leave out what is missing
-        #[arg(long)]
-        no_install: bool,
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        bench_args: Vec<String>,
-    },
-    /// Break a running Semel in every way we know, and count what happened
-    Campaign {
-        /// The one for every build: under three minutes
-        #[arg(long)]
-        short: bool,
-        /// Repeat the schedule of another run
-        #[arg(long)]
-        seed: Option<u64>,
-        /// Never install packages: say what is missing instead
-        #[arg(long)]
-        no_install: bool,
-    },
-    /// Remove one guard at a time, and see what notices
-    Mutants {
-        /// Ask the fault campaign, too, about those that it should notice
-        #[arg(long)]
-        campaign: bool,
-        /// Never install packages: say what is missing instead
-        #[arg(long)]
-        no_install: bool,
-        /// Only these
-        names: Vec<String>,
-    },
-    /// Peers beside Semel: the same probes and the same load, in one run
-    Compare {
-        /// Never install packages: say what is missing instead
-        #[arg(long)]
-        no_install: bool,
-        /// Only these
-        peers: Vec<String>,
-    },
-    /// Make docs/evidence.md of the last runs
-    Evidence,
-    /// What the build machine runs: lint, the short campaign, then test
+    /// Run a benchmark (lab/bench), built for release
+    Bench(LabArguments),
+    /// Run the fault campaign and the simulation (lab/campaign, lab/simulation)
+    Campaign(LabArguments),
+    /// Remove one guard at a time and check that a test fails (lab/mutants)
+    Mutants(LabArguments),
+    /// Run the same probes and the same load against Semel and its peers (lab/peers)
+    Compare(LabArguments),
+    /// Write docs/evidence.md from the recorded runs
+    Evidence(LabArguments),
+    /// What the build machine runs: lint, a smoke run of every verification tool, then all tests
     Ci,
     /// Run a command beside throwaway servers
     #[command(hide = true)]
@@ -97,7 +80,7 @@ enum Task {
         /// Which servers to start
         #[arg(long, value_delimiter = ',', required = true)]
         with: Vec<Server>,
-        /// Never install packages: say what is missing instead
+        /// Never install packages; report what is missing instead
         #[arg(long)]
         no_install: bool,
         /// The command to run, with the servers' addresses in its environment
@@ -106,10 +89,18 @@ enum Task {
     },
 }
 
+/// Passed on to `semel-lab`, which has its own `--help`.
+#[derive(clap::Args)]
+#[command(disable_help_flag = true)]
+struct LabArguments {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
 fn main() -> ExitCode {
     match perform(Arguments::parse().task) {
         Ok(()) => ExitCode::SUCCESS,
-        // Without the backtrace: the failed command has said what is wrong, further up.
+        // Without a backtrace: the failed command has printed the reason above.
         Err(error) => {
             eprintln!("error: {error:#}");
             ExitCode::FAILURE
@@ -122,26 +113,27 @@ fn perform(task: Task) -> Result<()> {
     match task {
         Task::Test {
             no_install,
+            workspace,
             runner_args,
-        } => test::run_all(&root, !no_install, &runner_args),
+        } => {
+            let scope = if workspace {
+                Scope::Workspace
+            } else {
+                Scope::Product
+            };
+            TestRun::prepare(&root, scope, !no_install, &runner_args)?.execute()
+        }
+        Task::Quick { base } => quick::run_all(&root, base.as_deref()),
         Task::Lint => lint::run_all(&root),
+        Task::Features => lint::check_features(&root),
+        Task::Semver => lint::check_semver(&root),
+        Task::Smoke(lab) => run_lab(&root, "smoke", &lab.arguments),
         Task::Tidy => tidy::run_all(&root),
-        Task::Bench {
-            no_install,
-            bench_args,
-        } => bench::run_one(&root, !no_install, &bench_args),
-        Task::Campaign {
-            short,
-            seed,
-            no_install,
-        } => campaign::run_all(&root, !no_install, short, seed),
-        Task::Mutants {
-            campaign,
-            no_install,
-            names,
-        } => mutants::run_all(&root, !no_install, campaign, &names),
-        Task::Compare { no_install, peers } => compare::run_all(&root, !no_install, &peers),
-        Task::Evidence => evidence::report(&root),
+        Task::Bench(lab) => run_lab(&root, "bench", &lab.arguments),
+        Task::Campaign(lab) => run_lab(&root, "campaign", &lab.arguments),
+        Task::Mutants(lab) => run_lab(&root, "mutants", &lab.arguments),
+        Task::Compare(lab) => run_lab(&root, "compare", &lab.arguments),
+        Task::Evidence(lab) => run_lab(&root, "evidence", &lab.arguments),
         Task::Ci => ci(&root),
         Task::Servers {
             with,
@@ -151,20 +143,33 @@ fn perform(task: Task) -> Result<()> {
     }
 }
 
-/// The tests come last so that a log ends with the test runner's own summary.
+/// One build serves the tests and the smoke runs. The tests come last so that a log ends with the test
+/// runner's own summary.
 fn ci(root: &Path) -> Result<()> {
     step("ci: lint", || lint::run_all(root))?;
-    step("ci: campaign", || campaign::run_all(root, true, true, None))?;
-    step("ci: test", || test::run_all(root, true, &[]))
+    let mut tests = None;
+    step("ci: build", || {
+        tests = Some(TestRun::prepare(root, Scope::Workspace, true, &[])?);
+        Ok(())
+    })?;
+    step("ci: smoke", || run_built_lab(root, &["smoke"]))?;
+    step("ci: test", || {
+        tests.as_ref().map_or(Ok(()), TestRun::execute)
+    })
 }
 
-/// Cargo says at run time which checkout this is. What was compiled in may be another one when
-/// several share a target directory, so it serves only for a binary that is started by hand.
-fn workspace_root() -> Result<PathBuf> {
-    let manifest_dir = std::env::var_os("CARGO_MANIFEST_DIR")
-        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
-    let root = manifest_dir
-        .parent()
-        .context("xtask lies in the workspace's root directory")?;
-    Ok(root.to_path_buf())
+/// Builds and runs a command of the verification tools. The product does not depend on them, so
+/// neither does this binary.
+fn run_lab(root: &Path, command: &str, arguments: &[String]) -> Result<()> {
+    run(cargo(root)
+        .args(["run", "--quiet", "--package", "semel-lab", "--", command])
+        .args(arguments))
+}
+
+/// Runs a command of the verification tools as the workspace's build left them: `cargo run` would
+/// select fewer features, and compile their dependencies again.
+fn run_built_lab(root: &Path, arguments: &[&str]) -> Result<()> {
+    let program = process::target_directory(root)?.join("debug/semel-lab");
+    let mut lab = Command::new(program);
+    run(lab.current_dir(root).args(arguments).arg("--no-build"))
 }

@@ -1,30 +1,59 @@
-//! Running other programs: shown, timed, and ended in an orderly way.
+//! Runs other programs: prints the command, measures the time, and stops it cleanly.
 
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
 
-/// How often something awaited is looked at again.
-pub(crate) const POLL: Duration = Duration::from_millis(50);
+/// The interval at which a waiting function polls.
+pub const POLL: Duration = Duration::from_millis(50);
 /// How long a program may take to end after it was asked to, before it is killed.
 /// Ample for a Postgres that writes its last checkpoint to a slow disk.
 const STOP_PATIENCE: Duration = Duration::from_secs(15);
 
 /// The cargo that runs us, at the root of the workspace.
-pub(crate) fn cargo(root: &Path) -> Command {
+pub fn cargo(root: &Path) -> Command {
     let program = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(program);
     command.current_dir(root);
     command
 }
 
+/// What cargo knows about the workspace.
+///
+/// # Errors
+/// Where cargo fails.
+pub fn cargo_metadata(root: &Path, arguments: &[&str]) -> Result<Value> {
+    let output = cargo(root)
+        .args(["metadata", "--format-version", "1"])
+        .args(arguments)
+        .output()
+        .context("cannot run cargo metadata")?;
+    if !output.status.success() {
+        bail!(
+            "cargo metadata failed: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    serde_json::from_slice(&output.stdout).context("cargo metadata wrote no JSON")
+}
+
+/// Where cargo puts what it builds.
+pub fn target_directory(root: &Path) -> Result<PathBuf> {
+    let metadata = cargo_metadata(root, &["--no-deps"])?;
+    let target = metadata["target_directory"]
+        .as_str()
+        .context("cargo metadata names no target directory")?;
+    Ok(target.into())
+}
+
 /// Whether a cargo subcommand such as `nextest` is installed.
-pub(crate) fn has_cargo_tool(root: &Path, tool: &str) -> bool {
+pub fn has_cargo_tool(root: &Path, tool: &str) -> bool {
     cargo(root)
         .args([tool, "--version"])
         .output()
@@ -32,24 +61,24 @@ pub(crate) fn has_cargo_tool(root: &Path, tool: &str) -> bool {
 }
 
 /// Shows the command, runs it with our own input and output, and fails if it fails.
-pub(crate) fn run(command: &mut Command) -> Result<()> {
-    println!("$ {}", shown(command));
+pub fn run(command: &mut Command) -> Result<()> {
+    println!("$ {}", render(command));
     let status = command
         .status()
-        .with_context(|| format!("cannot run {}", shown(command)))?;
+        .with_context(|| format!("cannot run {}", render(command)))?;
     if !status.success() {
-        bail!("{} failed: {status}", shown(command));
+        bail!("{} failed: {status}", render(command));
     }
     Ok(())
 }
 
 /// Like [`run`], but Ctrl-C or a termination signal ends the command and comes back as an
 /// error, so that the caller's servers are stopped on the way out.
-pub(crate) fn run_interruptible(command: &mut Command, interrupt: &Interrupt) -> Result<()> {
-    println!("$ {}", shown(command));
+pub fn run_interruptible(command: &mut Command, interrupt: &Interrupt) -> Result<()> {
+    println!("$ {}", render(command));
     let mut child = command
         .spawn()
-        .with_context(|| format!("cannot run {}", shown(command)))?;
+        .with_context(|| format!("cannot run {}", render(command)))?;
     let status = loop {
         if let Some(status) = child.try_wait()? {
             break status;
@@ -60,13 +89,13 @@ pub(crate) fn run_interruptible(command: &mut Command, interrupt: &Interrupt) ->
         }
     };
     if !status.success() {
-        bail!("{} failed: {status}", shown(command));
+        bail!("{} failed: {status}", render(command));
     }
     Ok(())
 }
 
-/// Runs one named step under a heading and says how long it took.
-pub(crate) fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
+/// Runs one named step under a heading and prints how long it took.
+pub fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> {
     println!("\n==> {name}");
     let started = now();
     let result = work();
@@ -79,7 +108,7 @@ pub(crate) fn step(name: &str, work: impl FnOnce() -> Result<()>) -> Result<()> 
 /// Asks a child to end, waits for a bounded time, then kills it.
 ///
 /// The child is ours and not yet reaped, so its process id cannot belong to anyone else.
-pub(crate) fn stop(child: &mut Child, signal: &str) {
+pub fn stop(child: &mut Child, signal: &str) {
     // The shell's builtin: a minimal system has no `kill` program.
     let asked = Command::new("sh")
         .args([
@@ -96,23 +125,23 @@ pub(crate) fn stop(child: &mut Child, signal: &str) {
             if let Ok(Some(_)) = child.try_wait() {
                 return;
             }
-            nap(POLL);
+            block_for(POLL);
         }
     }
-    // Both fail only for a child that is gone, which is what we want.
+    // Both fail only if the child has ended already.
     let _ = child.kill();
     let _ = child.wait();
 }
 
-/// Who is told of the signals.
+/// The steps that receive the signals.
 static LISTENERS: Mutex<Vec<Sender<()>>> = Mutex::new(Vec::new());
 
 fn listeners() -> MutexGuard<'static, Vec<Sender<()>>> {
     LISTENERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Ctrl-C and termination signals, received instead of dying of them.
-pub(crate) struct Interrupt {
+/// Receives Ctrl-C and termination signals, which then do not end the process.
+pub struct Interrupt {
     requests: Receiver<()>,
     /// Keeps the channel open, so that `pause` always waits.
     _sender: Sender<()>,
@@ -120,14 +149,14 @@ pub(crate) struct Interrupt {
 
 impl Interrupt {
     /// Takes the signals over for the rest of the process.
-    pub(crate) fn listen() -> Result<Self> {
+    pub fn listen() -> Result<Self> {
         let (sender, requests) = channel();
         let mut listeners = listeners();
         // There is one handler for a process, and one listener for each of its steps.
         if listeners.is_empty() {
             ctrlc::set_handler(|| {
                 for listener in self::listeners().iter() {
-                    // Nobody listens any more where a step is over.
+                    // The step may have ended.
                     let _ = listener.send(());
                 }
             })
@@ -140,8 +169,9 @@ impl Interrupt {
         })
     }
 
-    #[cfg(test)]
-    pub(crate) fn never() -> Self {
+    /// An interrupt that never comes, for tests.
+    #[doc(hidden)]
+    pub fn never() -> Self {
         let (sender, requests) = channel();
         Self {
             requests,
@@ -159,8 +189,8 @@ impl Interrupt {
         }
     }
 
-    /// Waits, and fails at once when somebody wants us to stop.
-    pub(crate) fn pause(&self, duration: Duration) -> Result<()> {
+    /// Waits for a duration. Fails at once on Ctrl-C or a termination signal.
+    pub fn pause(&self, duration: Duration) -> Result<()> {
         if self.requests.recv_timeout(duration).is_ok() {
             return Err(Interrupted.into());
         }
@@ -168,9 +198,9 @@ impl Interrupt {
     }
 }
 
-/// Somebody wants us to stop: an error that no caller may take for a mere failure.
+/// The user asked to stop. Callers must not handle this like an ordinary failure.
 #[derive(Debug)]
-pub(crate) struct Interrupted;
+pub struct Interrupted;
 
 impl std::fmt::Display for Interrupted {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -184,7 +214,7 @@ impl std::error::Error for Interrupted {}
     clippy::disallowed_methods,
     reason = "times build steps and bounds waits, no lease"
 )]
-pub(crate) fn now() -> Instant {
+pub fn now() -> Instant {
     Instant::now()
 }
 
@@ -192,11 +222,11 @@ pub(crate) fn now() -> Instant {
     clippy::disallowed_methods,
     reason = "another process's end has no event to wait for"
 )]
-pub(crate) fn nap(duration: Duration) {
+pub fn block_for(duration: Duration) {
     std::thread::sleep(duration);
 }
 
-fn shown(command: &Command) -> String {
+fn render(command: &Command) -> String {
     let program = Path::new(command.get_program());
     let mut text = program
         .file_name()

@@ -1,5 +1,5 @@
-//! Other people's SDKs that the tests use as they come, in their current versions: from their
-//! registries into the target directory, once for a version.
+//! Third-party SDKs for the tests, in pinned versions. Installed from their registries into the
+//! target directory, once per version.
 
 use std::env;
 use std::ffi::OsString;
@@ -11,20 +11,20 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::process::{Interrupt, Interrupted, run_interruptible};
 
-/// How long a registry may be silent, in seconds. Without a network this is all that is lost.
+/// How long a registry may be silent, in seconds. Without a network, installation takes this long to fail.
 const REGISTRY_PATIENCE: &str = "15";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sdk {
     StripePython,
     StripeNode,
-    /// What `examples/python` speaks to its database with.
+    /// The database driver of `examples/python`.
     Psycopg,
-    /// What `examples/node` speaks to its database with.
+    /// The database driver of `examples/node`.
     NodePg,
-    /// What tries the admin API against its own description.
+    /// Tests the admin API against its `OpenAPI` description.
     Schemathesis,
-    /// What drives a browser through the console.
+    /// Drives a browser through the console.
     Playwright,
 }
 
@@ -53,7 +53,7 @@ impl Sdk {
         }
     }
 
-    /// What the tests are about. A newer one is tried by changing it here.
+    /// The version under test. Change it here to test a newer one.
     fn version(self) -> &'static str {
         match self {
             Self::StripePython => "16.1.0",
@@ -65,7 +65,7 @@ impl Sdk {
         }
     }
 
-    /// Tests read here where it is. Set by the developer, it wins.
+    /// Tests read the SDK's path from this variable. A developer's setting wins.
     fn variable(self) -> &'static str {
         match self {
             Self::StripePython => "SEMEL_STRIPE_PYTHON",
@@ -89,7 +89,7 @@ impl Sdk {
         format!("{name}-{}", self.version())
     }
 
-    /// What it is called by those who load it.
+    /// The name of the module to import.
     fn module(self) -> &'static str {
         match self {
             Self::StripePython | Self::StripeNode => "stripe",
@@ -100,7 +100,7 @@ impl Sdk {
         }
     }
 
-    /// What its registry is asked for.
+    /// The requirement in the syntax of its registry.
     fn requirement(self) -> String {
         let (module, version) = (self.module(), self.version());
         match self {
@@ -113,22 +113,21 @@ impl Sdk {
         }
     }
 
-    /// What the variable is to say of an SDK in this directory: the interpreter that has it, or
-    /// the directory itself.
-    fn entrance(self, directory: &Path) -> PathBuf {
+    /// The value of the variable: the interpreter that has the SDK, or its directory.
+    fn entry_point(self, directory: &Path) -> PathBuf {
         match self.language() {
             Language::Python => directory.join("bin/python"),
             Language::Node => directory.to_path_buf(),
         }
     }
 
-    /// The commands that put it into a new directory. No code of a package runs meanwhile.
-    fn installation(self, directory: &Path) -> Vec<Command> {
+    /// The commands that install it into a new directory. They run no code of a package.
+    fn install_commands(self, directory: &Path) -> Vec<Command> {
         match self.language() {
             Language::Python => {
                 let mut environment = Command::new("python3");
                 environment.args(["-m", "venv"]).arg(directory);
-                let mut install = Command::new(self.entrance(directory));
+                let mut install = Command::new(self.entry_point(directory));
                 install
                     .args(["-m", "pip", "install", "--quiet"])
                     .args(["--disable-pip-version-check", "--only-binary=:all:"])
@@ -155,7 +154,7 @@ impl Sdk {
         let module = self.module();
         let mut command = match self.language() {
             Language::Python => {
-                let mut command = Command::new(self.entrance(directory));
+                let mut command = Command::new(self.entry_point(directory));
                 command.args(["-c", &format!("import {module}")]);
                 command
             }
@@ -181,7 +180,7 @@ pub(crate) struct Sdks {
 }
 
 impl Sdks {
-    /// What the tests must see in their environment, beside what is there already.
+    /// The variables to add to the environment of the tests.
     pub(crate) fn environment(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         self.installed
             .iter()
@@ -189,18 +188,18 @@ impl Sdks {
     }
 }
 
-/// Makes available what can be. A machine without the language or the network tests everything
-/// else, and is told what it left out.
+/// Installs the SDKs. Prints which ones cannot be installed, without the language or the network;
+/// their tests are skipped.
 pub(crate) fn install(root: &Path, may_install: bool, interrupt: &Interrupt) -> Result<Sdks> {
-    let shelf = shelf(root, env::var_os("CARGO_TARGET_DIR"));
+    let sdks = sdk_directory(root, env::var_os("CARGO_TARGET_DIR"));
     let mut installed = Vec::new();
     for sdk in ALL {
         if env::var_os(sdk.variable()).is_some_and(|path| !path.is_empty()) {
             println!("{sdk:?}: given by {}", sdk.variable());
             continue;
         }
-        match install_one(sdk, &shelf, may_install, interrupt) {
-            Ok(directory) => installed.push((sdk.variable(), sdk.entrance(&directory))),
+        match install_one(sdk, &sdks, may_install, interrupt) {
+            Ok(directory) => installed.push((sdk.variable(), sdk.entry_point(&directory))),
             Err(error) if error.is::<Interrupted>() => return Err(error),
             Err(error) => println!("SKIPPED: the tests with {sdk:?}: {error:#}"),
         }
@@ -209,33 +208,28 @@ pub(crate) fn install(root: &Path, may_install: bool, interrupt: &Interrupt) -> 
 }
 
 /// Beside what cargo builds, so that `cargo clean` removes it.
-fn shelf(root: &Path, target_directory: Option<OsString>) -> PathBuf {
+fn sdk_directory(root: &Path, target_directory: Option<OsString>) -> PathBuf {
     let target = target_directory.unwrap_or_else(|| "target".into());
     root.join(target).join("sdks")
 }
 
-fn install_one(
-    sdk: Sdk,
-    shelf: &Path,
-    may_install: bool,
-    interrupt: &Interrupt,
-) -> Result<PathBuf> {
-    let directory = shelf.join(sdk.directory_name());
+fn install_one(sdk: Sdk, sdks: &Path, may_install: bool, interrupt: &Interrupt) -> Result<PathBuf> {
+    let directory = sdks.join(sdk.directory_name());
     if sdk.loads_from(&directory) {
         return Ok(directory);
     }
     if !may_install {
         bail!("not installed yet, and --no-install forbids it");
     }
-    fs::create_dir_all(shelf).with_context(|| format!("cannot create {}", shelf.display()))?;
-    // Finished elsewhere and then renamed: what has the name is whole, whoever is interrupted.
-    let draft = tempfile::tempdir_in(shelf).context("cannot create a temporary directory")?;
-    for mut command in sdk.installation(draft.path()) {
+    fs::create_dir_all(sdks).with_context(|| format!("cannot create {}", sdks.display()))?;
+    // Installed elsewhere and then renamed, so that a directory with the final name is complete.
+    let draft = tempfile::tempdir_in(sdks).context("cannot create a temporary directory")?;
+    for mut command in sdk.install_commands(draft.path()) {
         command.stdin(Stdio::null());
         run_interruptible(&mut command, interrupt)?;
     }
     if !sdk.loads_from(draft.path()) {
-        bail!("it was installed and does not load; is the language's own version too old?");
+        bail!("installed, but it does not load: check the version of the language's interpreter");
     }
     if directory.exists() {
         fs::remove_dir_all(&directory)
@@ -243,7 +237,7 @@ fn install_one(
     }
     match fs::rename(draft.path(), &directory) {
         Ok(()) => Ok(directory),
-        // Another run was quicker.
+        // Another run installed it at the same time.
         Err(_) if sdk.loads_from(&directory) => Ok(directory),
         Err(error) => Err(error).with_context(|| format!("cannot create {}", directory.display())),
     }
@@ -254,35 +248,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_lies_where_cargo_builds() {
+    fn sdks_are_installed_in_the_target_directory() {
         let root = Path::new("project");
-        assert_eq!(shelf(root, None), Path::new("project/target/sdks"));
+        assert_eq!(sdk_directory(root, None), Path::new("project/target/sdks"));
         assert_eq!(
-            shelf(root, Some("/elsewhere".into())),
+            sdk_directory(root, Some("/elsewhere".into())),
             Path::new("/elsewhere/sdks")
         );
     }
 
     #[test]
-    fn nothing_is_installed_where_that_is_forbidden() {
+    fn no_install_installs_nothing() {
         let directory = tempfile::tempdir().unwrap();
-        let shelf = directory.path().join("sdks");
+        let sdks = directory.path().join("sdks");
         for sdk in ALL {
-            let error = install_one(sdk, &shelf, false, &Interrupt::never()).unwrap_err();
+            let error = install_one(sdk, &sdks, false, &Interrupt::never()).unwrap_err();
             assert!(error.to_string().contains("--no-install"), "{error}");
         }
-        assert!(!shelf.exists());
+        assert!(!sdks.exists());
     }
 
     #[test]
-    fn the_version_is_in_the_name_so_that_a_new_one_is_installed() {
+    fn the_directory_name_contains_the_version() {
         for sdk in ALL {
             assert!(sdk.directory_name().ends_with(sdk.version()));
         }
     }
 
     #[test]
-    fn the_examples_ask_for_what_is_tested() {
+    fn the_examples_pin_the_tested_versions() {
         let python = include_str!("../../examples/python/requirements.txt");
         assert_eq!(python.trim(), Sdk::Psycopg.requirement());
         let node = include_str!("../../examples/node/package.json");

@@ -1,5 +1,5 @@
-//! Throwaway servers for the tests: found or installed, started in a temporary directory,
-//! stopped and removed with it.
+//! Throwaway servers for the tests: finds or installs them, starts them in a temporary directory,
+//! stops them and removes the directory.
 
 mod install;
 mod nats;
@@ -20,10 +20,11 @@ use clap::ValueEnum;
 use tempfile::TempDir;
 
 use crate::process::{self, Interrupt};
+pub use install::install_programs;
 
-/// The servers that `cargo xtask test` starts: those that a store, a cache or a sink speaks to. A
-/// test that finds no address in its environment says SKIPPED.
-pub(crate) const NEEDED: &[Server] = &[
+/// The servers that `cargo xtask test` starts: those that a store, a cache or a sink connects to. A
+/// test that finds no address in its environment prints SKIPPED.
+pub const NEEDED: &[Server] = &[
     Server::Postgres,
     Server::Redis,
     Server::Nats,
@@ -33,17 +34,17 @@ pub(crate) const NEEDED: &[Server] = &[
 /// How long a server may take until it answers. An idle machine needs about a second, and for
 /// RabbitMQ about five; a build machine that compiles at the same time gets ample room.
 const START_PATIENCE: Duration = Duration::from_mins(1);
-/// Between choosing a free port and the server's taking it another process may take it.
+/// Another process may take the port between its choice and the server's start.
 const START_ATTEMPTS: u32 = 3;
-/// Nothing that runs beside a server has anything to save.
+/// Helper processes have no state to save, so they are killed.
 const COMPANION_STOP_SIGNAL: &str = "TERM";
-/// The server's own words, in its directory.
+/// The server's log, in its directory.
 const LOG: &str = "log";
 /// How much of a server's log is shown when it does not start.
 const LOG_LINES_SHOWN: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Server {
+pub enum Server {
     Postgres,
     Redis,
     Nats,
@@ -51,8 +52,8 @@ pub(crate) enum Server {
 }
 
 impl Server {
-    /// Tests read the server's address here. Set by the developer, it wins.
-    fn variable(self) -> &'static str {
+    /// Tests read the server's address from this variable. A developer's setting wins.
+    pub fn variable(self) -> &'static str {
         match self {
             Self::Postgres => "SEMEL_TEST_POSTGRES_URL",
             Self::Redis => "SEMEL_TEST_REDIS_URL",
@@ -91,20 +92,20 @@ enum Origin {
 }
 
 /// The servers of this run. Dropping it stops and removes them.
-pub(crate) struct Servers {
+pub struct Servers {
     started: Vec<Started>,
 }
 
 impl Servers {
-    /// What the tests must see in their environment, beside what is there already.
-    pub(crate) fn environment(&self) -> impl Iterator<Item = (&'static str, &str)> {
+    /// The variables to add to the environment of the tests.
+    pub fn environment(&self) -> impl Iterator<Item = (&'static str, &str)> {
         self.started
             .iter()
             .map(|started| (started.server.variable(), started.url.as_str()))
     }
 
     /// Where a server is: the one that was started, else the one that the developer gave.
-    pub(crate) fn url(&self, server: Server) -> Option<String> {
+    pub fn url(&self, server: Server) -> Option<String> {
         self.started
             .iter()
             .find(|started| started.server == server)
@@ -141,25 +142,21 @@ impl Drop for Started {
     }
 }
 
-/// What a server's own module has to say about starting it.
-pub(crate) struct Launch {
-    pub(crate) command: Command,
-    /// What has to run beside it: started before, stopped after.
+/// How to start a server. Each server's module provides it.
+pub struct Launch {
+    pub command: Command,
+    /// Helper processes: started before it, stopped after it.
     companion: Option<Command>,
-    pub(crate) url: String,
+    pub url: String,
     /// The signal that ends it without waiting for its clients.
-    pub(crate) stop_signal: &'static str,
+    pub stop_signal: &'static str,
     /// Whether it answers yet.
-    pub(crate) answers: Box<dyn Fn() -> bool + Send>,
+    pub answers: Box<dyn Fn() -> bool + Send>,
 }
 
-/// Makes every server in the list available, in the order: given by the developer, installed,
-/// installed by us.
-pub(crate) fn start(
-    servers: &[Server],
-    may_install: bool,
-    interrupt: &Interrupt,
-) -> Result<Servers> {
+/// Makes every server in the list available. Prefers one that the developer gives, then one that is
+/// installed, and installs the others.
+pub fn start(servers: &[Server], may_install: bool, interrupt: &Interrupt) -> Result<Servers> {
     let missing: Vec<Server> = servers
         .iter()
         .copied()
@@ -187,10 +184,9 @@ pub(crate) fn start(
     Ok(Servers { started })
 }
 
-/// How Postgres or Redis is started in this empty directory, for whoever wants to break it and to
-/// start it again.
-pub(crate) fn recipe(server: Server, directory: &Path, may_install: bool) -> Result<Launch> {
-    have_programs(&[server], may_install)?;
+/// Prepares Postgres or Redis in an empty directory, for a caller that kills and restarts it.
+pub fn prepare_launch(server: Server, directory: &Path, may_install: bool) -> Result<Launch> {
+    ensure_programs(&[server], may_install)?;
     let programs = server
         .find_programs()
         .with_context(|| explain_missing(&[server]))?;
@@ -198,13 +194,13 @@ pub(crate) fn recipe(server: Server, directory: &Path, may_install: bool) -> Res
     match server {
         Server::Postgres => postgres::prepare(&programs, directory, port),
         Server::Redis => Ok(redis::prepare(&programs, directory, port)),
-        Server::Nats | Server::Rabbitmq => bail!("nobody breaks {server:?}"),
+        Server::Nats | Server::Rabbitmq => bail!("{server:?} cannot be started on its own"),
     }
 }
 
-/// Has the programs of servers installed, for somebody who starts the servers by himself. One that
-/// the developer runs is of no use to him: he breaks it.
-pub(crate) fn have_programs(servers: &[Server], may_install: bool) -> Result<()> {
+/// Installs the programs of servers where they are missing, for a caller that starts the servers
+/// itself. A server that the developer runs is not used, since the caller kills it.
+pub fn ensure_programs(servers: &[Server], may_install: bool) -> Result<()> {
     let missing = |server: &&Server| server.find_programs().is_none();
     let missing: Vec<Server> = servers.iter().filter(missing).copied().collect();
     if missing.is_empty() {
@@ -220,8 +216,9 @@ pub(crate) fn have_programs(servers: &[Server], may_install: bool) -> Result<()>
     install::packages(&packages).with_context(|| explain_missing(&missing))
 }
 
-/// Has a Debian package installed where that is allowed and possible; says so if it is not there.
-pub(crate) fn package(name: &str, is_there: impl Fn() -> bool, may_install: bool) -> bool {
+/// Installs a Debian package where that is allowed and possible. Prints a hint if it is missing
+/// afterwards.
+pub fn ensure_package(name: &str, is_there: impl Fn() -> bool, may_install: bool) -> bool {
     if !is_there()
         && may_install
         && install::is_possible()
@@ -231,14 +228,14 @@ pub(crate) fn package(name: &str, is_there: impl Fn() -> bool, may_install: bool
     }
     let found = is_there();
     if !found {
-        println!("something is not here: install the package `{name}`");
+        println!("missing: install the package `{name}`");
     }
     found
 }
 
-/// A program of a Debian package: found, else installed where that is allowed and possible.
-/// Says so if there is none.
-pub(crate) fn program(name: &str, package: &str, may_install: bool) -> Option<PathBuf> {
+/// Finds a program of a Debian package, or installs it where that is allowed and possible. Prints a
+/// hint if it is missing afterwards.
+pub fn ensure_program(name: &str, package: &str, may_install: bool) -> Option<PathBuf> {
     let find = || find_daemon(name).map(|directory| directory.join(name));
     if let Some(found) = find() {
         return Some(found);
@@ -251,7 +248,7 @@ pub(crate) fn program(name: &str, package: &str, may_install: bool) -> Option<Pa
     }
     let found = find();
     if found.is_none() {
-        println!("{name} is not here: install the package `{package}`");
+        println!("{name} is missing: install the package `{package}`");
     }
     found
 }
@@ -270,17 +267,14 @@ fn origin(given: bool, programs: Option<PathBuf>) -> Origin {
 }
 
 fn explain_missing(servers: &[Server]) -> String {
-    let ways_out = servers.iter().map(|server| {
+    let hints = servers.iter().map(|server| {
         format!(
             "\n  {server:?}: install the package `{}`, or set {} to one that may be written to",
             server.debian_package(),
             server.variable(),
         )
     });
-    format!(
-        "these servers are not here:{}",
-        ways_out.collect::<String>()
-    )
+    format!("these servers are missing:{}", hints.collect::<String>())
 }
 
 fn start_one(server: Server, programs: &Path, interrupt: &Interrupt) -> Result<Started> {
@@ -315,8 +309,8 @@ fn try_start(server: Server, programs: &Path, interrupt: &Interrupt) -> Result<S
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log.try_clone()?)
-            // A Ctrl-C at the terminal reaches our own group only: the server has to outlive the
-            // tests that use it, and we stop it.
+            // A process group of its own, so that Ctrl-C at the terminal does not reach it: the server
+            // must outlive the tests, and `drop` stops it.
             .process_group(0)
             .spawn()
             .with_context(|| format!("cannot start {server:?} from {}", programs.display()))
@@ -366,12 +360,12 @@ impl std::fmt::Display for EndedEarly {
 
 impl std::error::Error for EndedEarly {}
 
-pub(crate) fn free_port() -> Result<u16> {
+pub fn free_port() -> Result<u16> {
     let listener = TcpListener::bind("127.0.0.1:0").context("cannot find a free port")?;
     Ok(listener.local_addr()?.port())
 }
 
-/// Where a daemon is: not everybody has the daemons' directory in the search path.
+/// Finds a daemon. The search path of a user often lacks the directories of daemons.
 fn find_daemon(program: &str) -> Option<PathBuf> {
     find_in_path(program).or_else(|| {
         let daemons = PathBuf::from("/usr/sbin");
@@ -391,8 +385,8 @@ mod tests {
 
     use super::*;
 
-    /// Uses what is installed and never installs: a test run changes no machine.
-    fn starts_answers_and_goes(server: Server) {
+    /// Never installs anything: a test must not change the machine.
+    fn starts_answers_and_stops(server: Server) {
         let Some(programs) = server.find_programs() else {
             println!("SKIPPED: {}", explain_missing(&[server]));
             return;
@@ -414,23 +408,23 @@ mod tests {
     }
 
     #[test]
-    fn postgres_starts_answers_and_goes() {
-        starts_answers_and_goes(Server::Postgres);
+    fn postgres_starts_answers_and_stops() {
+        starts_answers_and_stops(Server::Postgres);
     }
 
     #[test]
-    fn redis_starts_answers_and_goes() {
-        starts_answers_and_goes(Server::Redis);
+    fn redis_starts_answers_and_stops() {
+        starts_answers_and_stops(Server::Redis);
     }
 
     #[test]
-    fn nats_starts_answers_and_goes() {
-        starts_answers_and_goes(Server::Nats);
+    fn nats_starts_answers_and_stops() {
+        starts_answers_and_stops(Server::Nats);
     }
 
     #[test]
-    fn rabbitmq_starts_answers_and_goes() {
-        starts_answers_and_goes(Server::Rabbitmq);
+    fn rabbitmq_starts_answers_and_stops() {
+        starts_answers_and_stops(Server::Rabbitmq);
     }
 
     #[test]
@@ -445,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_said_with_the_way_out() {
+    fn the_message_about_a_missing_server_names_package_and_variable() {
         let text = explain_missing(&[Server::Postgres, Server::Redis]);
         for expected in [
             "postgresql",

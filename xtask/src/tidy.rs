@@ -1,15 +1,18 @@
 //! `cargo xtask tidy`: the house rules that no other tool checks.
 //!
-//! Every check is a function from a [`Tree`] to problems; each problem says the rule and the
-//! way out. The checks read text, not syntax: they are kept simple, and a rule that needs more
+//! Every check is a function from a [`Tree`] to problems; each problem names the rule and
+//! the fix. The checks read text, not syntax: they are kept simple, and a rule that needs more
 //! than a line to be recognised belongs in clippy.
 
+mod architecture;
 mod core_tree;
+mod lab_boundary;
 mod links;
 mod manifests;
 mod mutants;
 mod names;
 mod paths;
+mod pipeline;
 mod sql;
 mod state_machine;
 mod tests_and_leftovers;
@@ -19,12 +22,15 @@ use std::path::Path;
 
 use anyhow::{Result, bail};
 
+use crate::process::cargo_metadata;
 use tree::{Problem, Tree};
 
 pub(crate) fn run_all(root: &Path) -> Result<()> {
     let tree = Tree::read(root)?;
     let mut problems = check(&tree);
-    problems.extend(core_tree::check(&core_tree::metadata(root)?)?);
+    let metadata = cargo_metadata(root, &[])?;
+    problems.extend(core_tree::check(&metadata)?);
+    problems.extend(lab_boundary::check(&metadata, root));
     problems.sort();
 
     for problem in &problems {
@@ -39,12 +45,14 @@ pub(crate) fn run_all(root: &Path) -> Result<()> {
 
 fn check(tree: &Tree) -> Vec<Problem> {
     let checks = [
+        architecture::check,
         links::check,
         manifests::check,
         mutants::check,
         names::check,
         names::check_length,
         paths::check,
+        pipeline::check,
         sql::check_sources,
         sql::check_queries,
         state_machine::check,

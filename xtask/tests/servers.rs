@@ -1,4 +1,4 @@
-//! `cargo xtask servers` as a whole, signals included.
+//! `cargo xtask servers`, including its signal handling.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::TcpStream;

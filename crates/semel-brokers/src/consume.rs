@@ -1,4 +1,4 @@
-//! Messages, each handed to a function until it says that it is done.
+//! The consumer loop: passes each message to a handler, and acknowledges, retries or dead-letters it.
 
 use std::any::Any;
 use std::convert::Infallible;
@@ -16,36 +16,36 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Error;
 
-/// The most messages that one consumer treats at once.
+/// The maximum number of messages that one consumer handles concurrently.
 pub const MAX_IN_FLIGHT: usize = 4096;
 
-/// A message, as the handler sees it. `Debug` shows how long it is, not what it says.
+/// A message, as the handler receives it. `Debug` shows the length of the payload, not its content.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Delivery {
-    /// The name of the event, by which an inbox knows it again.
+    /// The id of the event, by which an inbox detects duplicates.
     pub id: Box<str>,
-    /// What happened; the subject or routing key, where the sender did not say.
+    /// The kind of the event. The subject or routing key, if the message has no kind.
     pub kind: Box<str>,
-    /// To what, where the sender said so.
+    /// The aggregate of the event, if the message has one.
     pub aggregate: Option<Box<str>>,
-    /// All else.
+    /// The body of the message.
     pub payload: Bytes,
-    /// How often it was delivered, this time included, as far as the broker knows.
+    /// The number of deliveries so far, including this one, as counted by the broker.
     pub tries: u32,
 }
 
-/// How often a message is tried, and how long after a failure.
+/// The retry policy of a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// The pauses between tries.
+    /// The delays between tries.
     pub backoff: Backoff,
-    /// The tries after which a message is dead.
+    /// The number of failed tries after which a message becomes a dead letter.
     pub max_tries: u32,
 }
 
 impl Default for Retries {
-    /// Twenty tries in about a quarter of an hour: longer than a database restarts, shorter than
-    /// RabbitMQ waits for an acknowledgement.
+    /// Twenty tries within about 15 minutes: longer than a database takes to restart, and shorter
+    /// than RabbitMQ waits for an acknowledgement.
     fn default() -> Self {
         Self {
             backoff: Backoff {
@@ -57,7 +57,7 @@ impl Default for Retries {
     }
 }
 
-/// Where messages come from: [`nats::Subscription`](crate::nats::Subscription) or
+/// A source of messages: [`nats::Subscription`](crate::nats::Subscription) or
 /// [`rabbitmq::Subscription`](crate::rabbitmq::Subscription).
 pub trait Subscription: sealed::Run {}
 
@@ -66,29 +66,31 @@ pub(crate) mod sealed {
 
     use tokio_util::sync::CancellationToken;
 
-    use super::Treatment;
+    use super::MessageHandler;
     use crate::Error;
 
-    /// The loop of one broker.
+    /// The consumer loop of one broker.
     pub trait Run: Send + 'static {
-        /// Runs until it is told to stop, and finishes what is under way.
+        /// Runs until `shutdown` is cancelled, then waits for the handlers that are running.
         fn run(
             self,
-            treatment: Treatment,
+            handler: MessageHandler,
             shutdown: CancellationToken,
         ) -> impl Future<Output = Result<(), Error>> + Send;
     }
 }
 
-/// Hands every message to `handler` until `shutdown`, then finishes what is under way.
+/// Passes every message to `handler` until `shutdown` is cancelled, then waits for the handlers
+/// that are running.
 ///
-/// A message is acknowledged once the handler returns `Ok`, and not before: the handler commits
-/// first. On `Err`, and if it panics, the message comes again after a pause that grows; after
-/// [`Retries::max_tries`] it goes where the broker keeps dead letters. A message without an id goes
-/// there at once, since nobody could tell whether it came before.
+/// A message is acknowledged after the handler has returned `Ok`, so the handler commits its
+/// transaction first. If the handler returns `Err` or panics, the message is delivered again after
+/// a delay that grows with each try. After [`Retries::max_tries`] it becomes a dead letter. A
+/// message without an id becomes a dead letter at once, because an inbox could not detect its
+/// duplicates.
 ///
-/// Messages arrive at least once, many at a time, and **in no order that could be relied on**: one
-/// that failed comes after those that followed it, of the same aggregate too.
+/// Messages are delivered at least once, concurrently, and **in no guaranteed order**: a message
+/// that failed is delivered after later ones, even of the same aggregate.
 ///
 /// ```no_run
 /// # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -100,8 +102,8 @@ pub(crate) mod sealed {
 /// consume(
 ///     subscription,
 ///     async |message: Delivery| {
-///         // Begin, `inbox.once(…)`, write, commit; and only then:
-///         println!("{} happened to {:?}", message.kind, message.aggregate);
+///         // Begin a transaction, call `inbox.once(…)`, write, commit. Then return `Ok`.
+///         println!("{} for {:?}", message.kind, message.aggregate);
 ///         Ok::<_, std::io::Error>(())
 ///     },
 ///     shutdown,
@@ -113,11 +115,11 @@ pub(crate) mod sealed {
 /// ```
 ///
 /// # Errors
-/// [`Error`], before anything is consumed, where the settings make no sense. A broker that is away
-/// is warned about and tried again.
+/// [`Error`] if the settings are invalid, before any message is consumed. An unreachable broker is
+/// not an error: it is logged, and the connection is retried.
 ///
 /// # Cancellation
-/// Dropped, it drops the handlers that are under way; their messages are delivered again.
+/// Dropping the future drops the handlers that are running. Their messages are delivered again.
 pub async fn consume<S, H, F, E>(
     subscription: S,
     handler: H,
@@ -130,82 +132,85 @@ where
     E: fmt::Display,
 {
     let handler = Arc::new(handler);
-    let treatment = Treatment {
-        handler: Arc::new(move |delivery| {
+    let handler = MessageHandler {
+        call: Arc::new(move |delivery| {
             let handler = Arc::clone(&handler);
-            // Called within, so that a panic before the first await is caught like any other.
+            // Called inside the future, so that a panic before the first await is caught as well.
             Box::pin(async move {
-                let handling = handler(delivery);
-                handling.await.map_err(|error| error.to_string())
+                let effect = handler(delivery);
+                effect.await.map_err(|error| error.to_string())
             })
         }),
     };
-    subscription.run(treatment, shutdown).await
+    subscription.run(handler, shutdown).await
 }
 
-type Handling = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+type HandlerFuture = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
-/// What is done with messages.
+/// The application's handler, with its type erased.
 #[derive(Clone)]
-pub struct Treatment {
-    handler: Arc<dyn Fn(Delivery) -> Handling + Send + Sync>,
+pub struct MessageHandler {
+    call: Arc<dyn Fn(Delivery) -> HandlerFuture + Send + Sync>,
 }
 
-/// A message in the hands of its broker's loop. What cannot be told to the broker is told in the
-/// log, and the broker delivers the message again.
+/// A delivered message that is not acknowledged yet. If a method cannot reach the broker, it logs a
+/// warning, and the broker delivers the message again.
 pub(crate) trait Message: Send + 'static {
-    /// Reassures the broker for as long as it is polled.
+    /// Keeps the broker from redelivering the message, for as long as the future is polled.
     fn keep_alive(&self) -> impl Future<Output = Infallible> + Send;
 
-    /// It is done.
+    /// Acknowledges the message.
     fn ack(self) -> impl Future<Output = ()> + Send;
 
-    /// It is to be tried again after `delay`.
-    fn retry(&self, delay: Duration) -> impl Future<Output = Again> + Send;
+    /// Schedules the next try after `delay`.
+    fn retry(&self, delay: Duration) -> impl Future<Output = NextTry> + Send;
 
-    /// It goes to the dead letters.
-    fn bury(self, reason: &str) -> impl Future<Output = ()> + Send;
+    /// Makes the message a dead letter.
+    fn dead_letter(self, reason: &str) -> impl Future<Output = ()> + Send;
 }
 
-/// Who tries a message again.
+/// Where the next try of a message takes place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Again {
-    /// We do, now: the pause is over.
+pub(crate) enum NextTry {
+    /// In this task, now: the delay has passed.
     #[cfg_attr(
         not(any(feature = "rabbitmq", test)),
-        expect(dead_code, reason = "NATS delivers again by itself")
+        expect(dead_code, reason = "NATS redelivers failed messages itself")
     )]
-    Here,
-    /// Whoever the broker delivers it to.
-    Elsewhere,
+    InProcess,
+    /// In the consumer to which the broker delivers the message again.
+    Redelivered,
 }
 
-impl Treatment {
-    /// Treats one message to its end.
-    pub(crate) async fn treat(
+impl MessageHandler {
+    /// Handles one message until it is acknowledged, dead-lettered, or left to the broker.
+    pub(crate) async fn process(
         self,
         message: impl Message,
         mut delivery: Delivery,
         retries: Retries,
     ) {
         if delivery.id.is_empty() {
-            let reason = "it has no id, so nobody can tell whether it came before";
-            tracing::error!(kind = &*delivery.kind, "a message is dead: {reason}");
-            return message.bury(reason).await;
+            let reason = "the message has no id, so duplicates cannot be detected";
+            tracing::error!(kind = &*delivery.kind, "message dead-lettered: {reason}");
+            return message.dead_letter(reason).await;
         }
         loop {
-            // One that ends the process never comes back as a failure.
+            // A message that crashes the process never reports a failure; only the count grows.
             if delivery.tries > retries.max_tries {
-                let reason = format!("delivered {} times, and never done", delivery.tries);
+                let reason = format!(
+                    "delivered {} times without an acknowledgement",
+                    delivery.tries
+                );
                 tracing::error!(
                     id = &*delivery.id,
                     kind = &*delivery.kind,
-                    "a message is dead: {reason}"
+                    "message dead-lettered: {reason}"
                 );
-                return message.bury(&reason).await;
+                return message.dead_letter(&reason).await;
             }
             let handled = tokio::select! {
-                handled = self.handle(delivery.clone()) => handled,
+                handled = self.call(delivery.clone()) => handled,
                 never = message.keep_alive() => match never {},
             };
             let Err(reason) = handled else {
@@ -213,65 +218,67 @@ impl Treatment {
             };
             let (id, kind, tries) = (&*delivery.id, &*delivery.kind, delivery.tries);
             if tries >= retries.max_tries {
-                tracing::error!(id, kind, tries, "a message is dead: {reason}");
-                return message.bury(&reason).await;
+                tracing::error!(id, kind, tries, "message dead-lettered: {reason}");
+                return message.dead_letter(&reason).await;
             }
-            let delay = retries.backoff.spread(seed(id), tries);
+            let delay = retries.backoff.spread(jitter_seed(id), tries);
             tracing::warn!(
                 id,
                 kind,
                 tries,
                 ?delay,
-                "a message is tried again: {reason}"
+                "message handler failed, retrying: {reason}"
             );
             match message.retry(delay).await {
-                Again::Here => delivery.tries += 1,
-                Again::Elsewhere => return,
+                NextTry::InProcess => delivery.tries += 1,
+                NextTry::Redelivered => return,
             }
         }
     }
 
-    async fn handle(&self, delivery: Delivery) -> Result<(), String> {
-        AssertUnwindSafe((self.handler)(delivery))
+    async fn call(&self, delivery: Delivery) -> Result<(), String> {
+        AssertUnwindSafe((self.call)(delivery))
             .catch_unwind()
             .await
-            .unwrap_or_else(|panic| Err(format!("the handler panicked: {}", words(&*panic))))
+            .unwrap_or_else(|panic| {
+                Err(format!("the handler panicked: {}", panic_message(&*panic)))
+            })
     }
 }
 
-fn words(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     panic
         .downcast_ref::<&str>()
         .copied()
         .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("without a word")
+        .unwrap_or("no message")
 }
 
-/// Spreads messages that failed together over time (FNV-1a).
-fn seed(id: &str) -> u32 {
+/// A hash of the id (FNV-1a), so that messages that failed together are not retried together.
+fn jitter_seed(id: &str) -> u32 {
     id.bytes().fold(0x811c_9dc5, |hash: u32, byte| {
         (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
     })
 }
 
-/// Checks what every consumer has.
-pub(crate) fn check(in_flight: usize, retries: Retries) -> Result<(), Error> {
-    let bounds = |what, most: u64, found: u64| {
-        if (1..=most).contains(&found) {
+/// Checks the settings that all consumers have.
+pub(crate) fn check_limits(in_flight: usize, retries: Retries) -> Result<(), Error> {
+    let check = |setting, max: u64, value: u64| {
+        if (1..=max).contains(&value) {
             return Ok(());
         }
         Err(Error::Bounds {
-            what,
-            least: 1,
-            most,
-            found,
+            setting,
+            min: 1,
+            max,
+            value,
         })
     };
-    bounds("in_flight", MAX_IN_FLIGHT as u64, in_flight as u64)?;
-    bounds("max_tries", u32::MAX.into(), retries.max_tries.into())
+    check("in_flight", MAX_IN_FLIGHT as u64, in_flight as u64)?;
+    check("max_tries", u32::MAX.into(), retries.max_tries.into())
 }
 
-/// When a loop that lost its broker tries again.
+/// The delays between attempts to reconnect to a broker.
 pub(crate) const RECONNECT: Backoff = Backoff {
     every: Duration::from_millis(100),
     max_every: Duration::from_secs(5),
@@ -286,9 +293,9 @@ impl fmt::Debug for Delivery {
             payload,
             tries,
         } = self;
-        let of = aggregate.as_deref().unwrap_or("nothing in particular");
+        let aggregate = aggregate.as_deref().unwrap_or("no aggregate");
         let bytes = payload.len();
-        write!(f, "{kind} {id} of {of} ({bytes} bytes, try {tries})")
+        write!(f, "{kind} {id} of {aggregate} ({bytes} bytes, try {tries})")
     }
 }
 
@@ -298,41 +305,41 @@ mod tests {
 
     use super::*;
 
-    /// What a broker was told of a message.
+    /// The calls that a message received, in order.
     #[derive(Clone, Default)]
-    struct Told(Arc<Mutex<Vec<String>>>);
+    struct CallLog(Arc<Mutex<Vec<String>>>);
 
-    struct Fake {
-        told: Told,
-        again: Again,
+    struct FakeMessage {
+        calls: CallLog,
+        next_try: NextTry,
     }
 
-    impl Told {
-        fn note(&self, what: impl Into<String>) {
-            self.0.lock().unwrap().push(what.into());
+    impl CallLog {
+        fn record(&self, call: impl Into<String>) {
+            self.0.lock().unwrap().push(call.into());
         }
 
-        fn all(&self) -> Vec<String> {
+        fn calls(&self) -> Vec<String> {
             self.0.lock().unwrap().clone()
         }
     }
 
-    impl Message for Fake {
+    impl Message for FakeMessage {
         async fn keep_alive(&self) -> Infallible {
             std::future::pending().await
         }
 
         async fn ack(self) {
-            self.told.note("ack");
+            self.calls.record("ack");
         }
 
-        async fn retry(&self, delay: Duration) -> Again {
-            self.told.note(format!("retry {}", delay.as_secs()));
-            self.again
+        async fn retry(&self, delay: Duration) -> NextTry {
+            self.calls.record(format!("retry {}", delay.as_secs()));
+            self.next_try
         }
 
-        async fn bury(self, reason: &str) {
-            self.told.note(format!("bury: {reason}"));
+        async fn dead_letter(self, reason: &str) {
+            self.calls.record(format!("dead_letter: {reason}"));
         }
     }
 
@@ -344,8 +351,8 @@ mod tests {
         max_tries: 3,
     };
 
-    async fn told<F>(
-        again: Again,
+    async fn process_message<F>(
+        next_try: NextTry,
         id: &str,
         tries: u32,
         handler: impl Fn(Delivery) -> F + Send + Sync + 'static,
@@ -353,7 +360,7 @@ mod tests {
     where
         F: Future<Output = Result<(), String>> + Send + 'static,
     {
-        let told = Told::default();
+        let calls = CallLog::default();
         let delivery = Delivery {
             id: id.into(),
             kind: "k".into(),
@@ -362,70 +369,79 @@ mod tests {
             tries,
         };
         let handler = Arc::new(handler);
-        let treatment = Treatment {
-            handler: Arc::new(move |delivery| {
+        let handler = MessageHandler {
+            call: Arc::new(move |delivery| {
                 let handler = Arc::clone(&handler);
                 Box::pin(async move { handler(delivery).await })
             }),
         };
-        let fake = Fake {
-            told: told.clone(),
-            again,
+        let message = FakeMessage {
+            calls: calls.clone(),
+            next_try,
         };
-        treatment.treat(fake, delivery, RETRIES).await;
-        told.all()
+        handler.process(message, delivery, RETRIES).await;
+        calls.calls()
     }
 
     #[tokio::test]
-    async fn what_is_done_is_acknowledged() {
-        assert_eq!(told(Again::Here, "1", 1, async |_| Ok(())).await, ["ack"]);
+    async fn handler_success_acknowledges_the_message() {
+        let calls = process_message(NextTry::InProcess, "1", 1, async |_| Ok(())).await;
+        assert_eq!(calls, ["ack"]);
     }
 
     #[tokio::test]
-    async fn what_fails_is_tried_again_after_growing_pauses_and_then_buried() {
-        let told = told(Again::Here, "1", 1, async |_| Err("no".to_owned())).await;
-        let pause = |told: &str| told.strip_prefix("retry ").unwrap().parse::<u64>().unwrap();
-        assert!((75..=100).contains(&pause(&told[0])), "{told:?}");
-        assert!((150..=200).contains(&pause(&told[1])), "{told:?}");
-        assert_eq!(told[2..], ["bury: no"]);
+    async fn failing_message_is_retried_with_backoff_then_dead_lettered() {
+        let calls =
+            process_message(NextTry::InProcess, "1", 1, async |_| Err("no".to_owned())).await;
+        let delay = |call: &str| call.strip_prefix("retry ").unwrap().parse::<u64>().unwrap();
+        assert!((75..=100).contains(&delay(&calls[0])), "{calls:?}");
+        assert!((150..=200).contains(&delay(&calls[1])), "{calls:?}");
+        assert_eq!(calls[2..], ["dead_letter: no"]);
     }
 
     #[tokio::test]
-    async fn what_the_broker_delivers_again_is_left_to_it() {
-        let told = told(Again::Elsewhere, "1", 1, async |_| Err("no".to_owned())).await;
-        assert_eq!(told.len(), 1);
+    async fn redelivered_message_is_not_retried_in_process() {
+        let calls =
+            process_message(NextTry::Redelivered, "1", 1, async |_| Err("no".to_owned())).await;
+        assert_eq!(calls.len(), 1);
     }
 
     #[tokio::test]
-    async fn a_panic_is_a_failure() {
-        let told = told(Again::Here, "1", 3, |_| -> std::future::Ready<_> {
+    async fn handler_panic_counts_as_a_failure() {
+        let calls = process_message(NextTry::InProcess, "1", 3, |_| -> std::future::Ready<_> {
             panic!("at once")
         })
         .await;
-        assert_eq!(told, ["bury: the handler panicked: at once"]);
+        assert_eq!(calls, ["dead_letter: the handler panicked: at once"]);
     }
 
     #[tokio::test]
-    async fn what_never_came_to_an_end_is_buried_unseen() {
-        let told = told(Again::Here, "1", 4, async |_| panic!("seen")).await;
-        assert_eq!(told, ["bury: delivered 4 times, and never done"]);
+    async fn message_delivered_too_often_is_dead_lettered_without_calling_the_handler() {
+        let calls = process_message(NextTry::InProcess, "1", 4, async |_| panic!("called")).await;
+        assert_eq!(
+            calls,
+            ["dead_letter: delivered 4 times without an acknowledgement"]
+        );
     }
 
     #[tokio::test]
-    async fn what_has_no_id_is_buried_unseen() {
-        let told = told(Again::Here, "", 1, async |_| panic!("seen")).await;
-        assert!(told[0].starts_with("bury: it has no id"), "{told:?}");
+    async fn message_without_an_id_is_dead_lettered_without_calling_the_handler() {
+        let calls = process_message(NextTry::InProcess, "", 1, async |_| panic!("called")).await;
+        assert!(
+            calls[0].starts_with("dead_letter: the message has no id"),
+            "{calls:?}"
+        );
     }
 
     #[test]
-    fn settings_have_bounds() {
-        assert_eq!(check(1, RETRIES), Ok(()));
-        assert!(check(0, RETRIES).is_err());
-        assert!(check(MAX_IN_FLIGHT + 1, RETRIES).is_err());
-        let never = Retries {
+    fn settings_out_of_bounds_are_rejected() {
+        assert_eq!(check_limits(1, RETRIES), Ok(()));
+        assert!(check_limits(0, RETRIES).is_err());
+        assert!(check_limits(MAX_IN_FLIGHT + 1, RETRIES).is_err());
+        let no_tries = Retries {
             max_tries: 0,
             ..RETRIES
         };
-        assert!(check(1, never).is_err());
+        assert!(check_limits(1, no_tries).is_err());
     }
 }

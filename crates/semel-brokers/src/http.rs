@@ -1,4 +1,4 @@
-//! HTTP, signed as [Standard Webhooks](https://www.standardwebhooks.com) says.
+//! HTTP, signed according to [Standard Webhooks](https://www.standardwebhooks.com).
 //!
 //! ```
 //! use semel_brokers::http;
@@ -29,72 +29,72 @@ use semel_worker::webhook::{MAX_SECRETS, Signer};
 
 use crate::{Error, rejected, unavailable};
 
-/// What happened, in a header: bytes that are not visible ASCII, and `%`, as `%` and two
-/// hexadecimal digits.
+/// The header with the kind of the event. Bytes that are not visible ASCII, and `%`, are
+/// percent-encoded.
 pub const KIND: HeaderName = HeaderName::from_static("semel-event-kind");
 
-/// To what it happened, in a header; written as [`KIND`] is.
+/// The header with the aggregate of the event, encoded like [`KIND`].
 pub const AGGREGATE: HeaderName = HeaderName::from_static("semel-aggregate");
 
-/// How long an answer is waited for, unless it is told: what Standard Webhooks recommends at least.
-const PATIENCE: Duration = Duration::from_secs(15);
+/// The default time to wait for a response: the minimum that Standard Webhooks recommends.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// How long a connection may take of it.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// The timeout of connecting, as a part of that.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the body of an answer may take after its head.
-const BODY_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the body of a response may take after its head.
+const BODY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The largest answer for whose sake a connection is kept.
-const MAX_ANSWER: usize = 64 << 10;
+/// The largest response body that is read to its end, so that the connection can be reused.
+const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
-/// How long a connection that nobody uses is kept.
-const IDLE: Duration = Duration::from_secs(30);
+/// How long an idle connection is kept.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How many of them.
+/// The maximum number of idle connections.
 const MAX_IDLE: usize = 64;
 
-/// How a [`Sink`] is opened.
+/// The settings of a [`Sink`].
 pub struct Options {
     url: Box<str>,
     secrets: Vec<Box<str>>,
-    patience: Duration,
+    timeout: Duration,
     clock: Arc<dyn Clock>,
 }
 
-/// Posts events.
+/// Posts events to a receiver.
 pub struct Sink {
     client: Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
     url: Uri,
     signer: Signer,
-    patience: Duration,
+    timeout: Duration,
     clock: Arc<dyn Clock>,
 }
 
 impl Options {
-    /// A receiver by its address, `http://` or `https://`.
+    /// The URL of a receiver, `http://` or `https://`.
     pub fn new(url: impl Into<Box<str>>) -> Self {
         Self {
             url: url.into(),
             secrets: Vec::new(),
-            patience: PATIENCE,
+            timeout: RESPONSE_TIMEOUT,
             clock: Arc::new(SystemClock),
         }
     }
 
-    /// Signs with this secret (`whsec_` and base64), and with all that were said before: two are
-    /// for the time in which one takes the place of another.
+    /// Adds a signing secret (`whsec_` and base64). Requests are signed with every secret, so that
+    /// receivers can change from one to the other.
     pub fn secret(mut self, secret: impl Into<Box<str>>) -> Self {
         self.secrets.push(secret.into());
         self
     }
 
-    /// How long an answer is waited for.
-    pub fn patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    /// How long the sink waits for a response.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
-    /// Takes the time of signing from here.
+    /// The clock for the timestamp of the signature.
     pub fn clock(self, clock: impl Clock + 'static) -> Self {
         Self {
             clock: Arc::new(clock),
@@ -105,71 +105,71 @@ impl Options {
     /// Opens the sink. Nothing is sent yet.
     ///
     /// # Errors
-    /// [`Error`], where the settings make no sense.
+    /// [`Error`] if the settings are invalid.
     pub fn open(self) -> Result<Sink, Error> {
         if !(1..=MAX_SECRETS).contains(&self.secrets.len()) {
             return Err(Error::Bounds {
-                what: "the number of secrets",
-                least: 1,
-                most: MAX_SECRETS as u64,
-                found: self.secrets.len() as u64,
+                setting: "number of secrets",
+                min: 1,
+                max: MAX_SECRETS as u64,
+                value: self.secrets.len() as u64,
             });
         }
         let signer = Signer::new(self.secrets.iter().map(|secret| &**secret))
             .map_err(|error| Error::Secret(error.to_string().into()))?;
         Ok(Sink {
-            client: client()?,
-            url: address(&self.url)?,
+            client: build_client()?,
+            url: parse_url(&self.url)?,
             signer,
-            patience: self.patience,
+            timeout: self.timeout,
             clock: self.clock,
         })
     }
 }
 
-fn address(url: &str) -> Result<Uri, Error> {
-    let wrong = |reason: &str| Error::Address {
-        server: "receiver of webhooks",
+fn parse_url(url: &str) -> Result<Uri, Error> {
+    let invalid = |reason: &str| Error::Address {
+        server: "webhook receiver",
         reason: format!("{reason}. Write https://HOST/PATH").into(),
     };
-    let url: Uri = url.parse().map_err(|_| wrong("it is no URL"))?;
+    let url: Uri = url.parse().map_err(|_| invalid("it is not a URL"))?;
     match url.scheme_str() {
         Some("http" | "https") => {}
-        Some(_) | None => return Err(wrong("it has neither http:// nor https://")),
+        Some(_) | None => return Err(invalid("the scheme is neither http nor https")),
     }
     match url.authority() {
-        Some(authority) if authority.as_str().contains('@') => {
-            Err(wrong("it has a user, and the signature says who we are"))
-        }
+        Some(authority) if authority.as_str().contains('@') => Err(invalid(
+            "it must not contain a user: the signature authenticates the sender",
+        )),
         Some(_) => Ok(url),
-        None => Err(wrong("it has no host")),
+        None => Err(invalid("it has no host")),
     }
 }
 
-/// Believes those whom this machine believes.
-fn client() -> Result<Client<HttpsConnector<HttpConnector>, Full<Bytes>>, Error> {
-    let cannot = |error: &dyn fmt::Display| Error::Tls(error.to_string().into());
-    // Named, not taken from the process: that may have none, or another.
+/// Builds a client that uses the operating system's root certificates.
+fn build_client() -> Result<Client<HttpsConnector<HttpConnector>, Full<Bytes>>, Error> {
+    let tls_error = |error: &dyn fmt::Display| Error::Tls(error.to_string().into());
+    // The process may have no default provider, or another one.
     let provider = Arc::new(aws_lc_rs::default_provider());
     let tls = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| cannot(&error))?
+        .map_err(|error| tls_error(&error))?
         .with_native_roots()
-        .map_err(|error| cannot(&error))?
+        .map_err(|error| tls_error(&error))?
         .with_no_client_auth();
     let mut connector = HttpConnector::new();
     connector.enforce_http(false);
     connector.set_nodelay(true);
-    connector.set_connect_timeout(Some(CONNECT_PATIENCE));
+    connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
     let connector = HttpsConnectorBuilder::new()
         .with_tls_config(tls)
         .https_or_http()
         .enable_http1()
         .wrap_connector(connector);
-    // It follows no redirects: whom the events are for is for the configuration to say.
+    // The client follows no redirects: only the configuration decides who receives events.
     Ok(Client::builder(TokioExecutor::new())
         .pool_timer(TokioTimer::new())
-        .pool_idle_timeout(IDLE)
+        .pool_idle_timeout(IDLE_TIMEOUT)
         .pool_max_idle_per_host(MAX_IDLE)
         .build(connector))
 }
@@ -179,10 +179,13 @@ impl outbox::Sink for Sink {
         Box::pin(async move {
             event.check().map_err(rejected)?;
             let request = self.request(event).map_err(rejected)?;
-            tokio::time::timeout(self.patience, self.send(request))
+            tokio::time::timeout(self.timeout, self.send(request))
                 .await
                 .unwrap_or_else(|_| {
-                    Err(unavailable(format!("no answer within {:?}", self.patience)))
+                    Err(unavailable(format!(
+                        "no response within {:?}",
+                        self.timeout
+                    )))
                 })
         })
     }
@@ -193,8 +196,8 @@ impl Sink {
         let mut request = Request::post(&self.url)
             .header(USER_AGENT, "semel")
             .header(CONTENT_TYPE, "application/json")
-            .header(KIND, escaped(&event.kind)?)
-            .header(AGGREGATE, escaped(&event.aggregate)?)
+            .header(KIND, encode_header(&event.kind)?)
+            .header(AGGREGATE, encode_header(&event.aggregate)?)
             .body(Full::new(event.payload.clone()))?;
         let id = event.id.to_string();
         let signature = self.signer.sign(&id, self.clock.now(), &event.payload)?;
@@ -204,17 +207,17 @@ impl Sink {
 
     async fn send(&self, request: Request<Full<Bytes>>) -> Result<(), Refused> {
         let response = self.client.request(request).await.map_err(|error| {
-            // The error alone says that something went wrong; its source says what.
+            // Only the source of the error describes the cause.
             let source = std::error::Error::source(&error);
             unavailable(source.map_or_else(|| error.to_string(), ToString::to_string))
         })?;
         let status = response.status();
-        let beginning = beginning(response.into_body()).await;
+        let excerpt = read_excerpt(response.into_body()).await;
         if status.is_success() {
             return Ok(());
         }
-        let reason = format!("the receiver answered {status}: {beginning}");
-        Err(if blames_event(status) {
+        let reason = format!("the receiver answered {status}: {excerpt}");
+        Err(if is_permanent(status) {
             rejected(reason)
         } else {
             unavailable(reason)
@@ -222,9 +225,9 @@ impl Sink {
     }
 }
 
-/// Whether the same event would be refused again. Not those that ask for another time; and a
-/// redirect is a receiver that moved, which is nothing an event could help.
-fn blames_event(status: StatusCode) -> bool {
+/// Whether the receiver would refuse the same event again. Statuses that ask for a later retry are
+/// temporary. So are redirects, which depend on the receiver and not on the event.
+fn is_permanent(status: StatusCode) -> bool {
     status.is_client_error()
         && ![
             StatusCode::REQUEST_TIMEOUT,
@@ -235,36 +238,36 @@ fn blames_event(status: StatusCode) -> bool {
         .contains(&status)
 }
 
-/// As much of an answer as is kept. What is longer or slower is not read to its end, and costs the
-/// connection: the status has said everything.
-async fn beginning(body: Incoming) -> String {
-    let mut body = Limited::new(body, MAX_ANSWER);
-    let mut beginning = Vec::new();
+/// Reads the beginning of a response body, for the reason. A body that is too long or too slow is
+/// not read to its end, and its connection is closed: the status alone decides.
+async fn read_excerpt(body: Incoming) -> String {
+    let mut body = Limited::new(body, MAX_RESPONSE_BYTES);
+    let mut excerpt = Vec::new();
     let reading = async {
         while let Some(Ok(frame)) = body.frame().await {
             if let Some(data) = frame.data_ref() {
-                let room = MAX_REASON_BYTES - beginning.len();
-                beginning.extend_from_slice(&data[..data.len().min(room)]);
+                let room = MAX_REASON_BYTES - excerpt.len();
+                excerpt.extend_from_slice(&data[..data.len().min(room)]);
             }
         }
     };
-    // Whether it came to an end is all the same.
-    let _ = tokio::time::timeout(BODY_PATIENCE, reading).await;
-    String::from_utf8_lossy(&beginning).into_owned()
+    // A timeout only shortens the excerpt.
+    let _ = tokio::time::timeout(BODY_TIMEOUT, reading).await;
+    String::from_utf8_lossy(&excerpt).into_owned()
 }
 
-/// A name as a header value, whatever it is.
-fn escaped(name: &str) -> Result<HeaderValue, ::http::Error> {
-    let mut escaped = String::with_capacity(name.len());
+/// Percent-encodes a name as a header value.
+fn encode_header(name: &str) -> Result<HeaderValue, ::http::Error> {
+    let mut encoded = String::with_capacity(name.len());
     for byte in name.bytes() {
         if byte.is_ascii_graphic() && byte != b'%' {
-            escaped.push(char::from(byte));
+            encoded.push(char::from(byte));
         } else {
             // Writing to a String cannot fail.
-            let _ = write!(escaped, "%{byte:02X}");
+            let _ = write!(encoded, "%{byte:02X}");
         }
     }
-    Ok(HeaderValue::from_str(&escaped)?)
+    Ok(HeaderValue::from_str(&encoded)?)
 }
 
 impl fmt::Debug for Sink {
@@ -281,28 +284,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_a_url_of_http() {
-        for right in ["http://localhost:8080", "https://example.com/events?a=b"] {
-            assert!(address(right).is_ok(), "{right}");
+    fn only_http_and_https_urls_without_a_user_are_accepted() {
+        for valid in ["http://localhost:8080", "https://example.com/events?a=b"] {
+            assert!(parse_url(valid).is_ok(), "{valid}");
         }
-        for wrong in [
+        for invalid in [
             "",
             "/events",
             "ftp://example.com",
             "https://user@example.com/",
         ] {
-            assert!(address(wrong).is_err(), "{wrong}");
+            assert!(parse_url(invalid).is_err(), "{invalid}");
         }
     }
 
     #[test]
-    fn names_fit_into_headers() {
-        assert_eq!(escaped("payment/1").unwrap(), "payment/1");
-        assert_eq!(escaped("é%").unwrap(), "%C3%A9%25");
+    fn names_are_percent_encoded_in_headers() {
+        assert_eq!(encode_header("payment/1").unwrap(), "payment/1");
+        assert_eq!(encode_header("é%").unwrap(), "%C3%A9%25");
     }
 
     #[test]
-    fn without_a_secret_there_is_no_sink() {
+    fn opening_without_a_valid_secret_fails() {
         let open = |secrets: &[&str]| {
             let options = Options::new("http://localhost");
             let options = secrets.iter().fold(options, |o, s| o.secret(*s));

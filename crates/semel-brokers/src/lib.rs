@@ -1,18 +1,18 @@
-//! Where events go, and where they come from: NATS JetStream, RabbitMQ and HTTP.
+//! Sinks and consumers for NATS JetStream and RabbitMQ, and a sink for HTTP.
 //!
-//! A [sink](semel_core::outbox::Sink) publishes what an outbox holds, and says that it is
-//! published only once the broker keeps it. A [consumer](consume()) hands what a broker holds to a
-//! function, and says that it is done only once the function is.
+//! A [sink](semel_core::outbox::Sink) publishes the events of an outbox. It returns `Ok` after the
+//! broker has confirmed that it stores the event. A [consumer](consume()) passes messages to a
+//! handler, and acknowledges a message after the handler has returned `Ok`.
 //!
 //! ```text
 //! Sink::publish ──► the broker confirms ──► Ok          consume ──► handler commits ──► Ok ──► ack
-//!               └─► anything else ──► Refused                   └─► Err, panic, death ──► again, later
+//!               └─► anything else ──► Refused                   └─► Err, panic, crash ──► redelivered
 //! ```
 //!
-//! So everything arrives at least once, and may arrive twice and out of order. What must happen
-//! once is for the consumer's inbox to say, in the transaction of the effect.
+//! So every event is delivered at least once, possibly more than once and out of order. A consumer
+//! that must act once uses an inbox in the transaction of its effect.
 //!
-//! Each broker is a feature: `nats`, `rabbitmq`, `http`.
+//! Each broker has its own feature: `nats`, `rabbitmq`, `http`.
 
 #[cfg(any(feature = "nats", feature = "rabbitmq"))]
 mod consume;
@@ -29,63 +29,62 @@ mod template;
 pub use consume::{Delivery, MAX_IN_FLIGHT, Retries, Subscription, consume};
 pub use tokio_util::sync::CancellationToken;
 
-/// What is wrong with the settings of a sink or a consumer. A broker that is away is no error: it
-/// is tried again.
+/// Invalid settings of a sink or a consumer. An unreachable broker is not an error: the connection
+/// is retried.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No server can be meant by this address. The message does not repeat it, since it may hold a
-    /// password.
-    #[error("the address of the {server} makes no sense: {reason}")]
+    /// The address is invalid. The message does not contain it, because it may hold a password.
+    #[error("invalid address of the {server}: {reason}")]
     Address {
-        /// Whose address it is.
+        /// The server whose address it is.
         server: &'static str,
-        /// What is wrong with it.
+        /// Why it is invalid.
         reason: Box<str>,
     },
-    /// Nothing can be sent to, or read from, a place of this name.
-    #[error("{name:?} is no {what}: {reason}")]
+    /// The name of a stream, queue, exchange, consumer, subject or routing key is invalid.
+    #[error("invalid {kind} {name:?}: {reason}")]
     Name {
-        /// What it should name.
-        what: &'static str,
+        /// What it names.
+        kind: &'static str,
         /// The name.
         name: Box<str>,
-        /// What is wrong with it.
+        /// Why it is invalid.
         reason: &'static str,
     },
-    /// What a consumer may do at once, or how often.
-    #[error("{what} is {least} to {most}, and not {found}")]
+    /// A number is outside its bounds.
+    #[error("invalid {setting} {value}: must be between {min} and {max}")]
     Bounds {
-        /// Which setting.
-        what: &'static str,
-        /// The least that makes sense.
-        least: u64,
-        /// The most that is allowed.
-        most: u64,
-        /// What it is.
-        found: u64,
+        /// The setting.
+        setting: &'static str,
+        /// The minimum.
+        min: u64,
+        /// The maximum.
+        max: u64,
+        /// The given value.
+        value: u64,
     },
-    /// A secret that nothing can be signed with. The message does not repeat it.
-    #[error("the secret of the webhook cannot be used: {0}")]
+    /// A signing secret is invalid. The message does not contain it.
+    #[error("invalid webhook secret: {0}")]
     Secret(Box<str>),
-    /// Nobody could be trusted.
+    /// The TLS client cannot be built, for example because there are no root certificates.
     #[error("TLS cannot be set up: {0}")]
     Tls(Box<str>),
 }
 
-/// Nothing is to blame but the way to the broker.
+/// The broker could not be reached or did not confirm; the event is retried.
 #[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq"))]
 fn unavailable(reason: impl std::fmt::Display) -> semel_core::outbox::Refused {
-    semel_core::outbox::Refused::Unavailable(cut(&reason.to_string()))
+    semel_core::outbox::Refused::Unavailable(truncate_reason(&reason.to_string()))
 }
 
-/// The event is to blame.
+/// The broker would refuse this event again.
 #[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq"))]
 fn rejected(reason: impl std::fmt::Display) -> semel_core::outbox::Refused {
-    semel_core::outbox::Refused::Rejected(cut(&reason.to_string()))
+    semel_core::outbox::Refused::Rejected(truncate_reason(&reason.to_string()))
 }
 
 #[cfg(any(feature = "http", feature = "nats", feature = "rabbitmq"))]
-fn cut(reason: &str) -> Box<str> {
+fn truncate_reason(reason: &str) -> Box<str> {
     semel_core::outbox::cut_reason(reason).into()
 }

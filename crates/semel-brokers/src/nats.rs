@@ -12,7 +12,7 @@
 //! # }
 //! ```
 
-mod link;
+mod connection;
 mod sink;
 mod subscription;
 
@@ -20,11 +20,11 @@ pub use async_nats::ConnectOptions;
 pub use sink::{Options, Sink, Stream};
 pub use subscription::Subscription;
 
-/// What the subjects of events are, unless it is told.
+/// The default template of subjects.
 pub const DEFAULT_SUBJECT: &str = "semel.{kind}";
 
-/// The headers of an event, beside the one that NATS has for its id.
+/// The headers of an event. Its id is in NATS's own header.
 const KIND: &str = "Semel-Event-Kind";
 const AGGREGATE: &str = "Semel-Aggregate";
-/// Why a message is among the dead letters.
+/// The header of a dead letter that contains the reason.
 const DEAD_REASON: &str = "Semel-Dead-Reason";

@@ -11,15 +11,15 @@
 //! # }
 //! ```
 
-mod link;
+mod connection;
 mod sink;
 mod subscription;
 
 pub use sink::{MAX_CHANNELS, Options, Sink};
 pub use subscription::Subscription;
 
-/// What the routing keys of events are, unless it is told.
+/// The default template of routing keys.
 pub const DEFAULT_ROUTING_KEY: &str = "{kind}";
 
-/// The header that says to what an event happened. Its id and kind are properties.
+/// The header with the aggregate of an event. Its id and kind are message properties.
 const AGGREGATE: &str = "semel-aggregate";

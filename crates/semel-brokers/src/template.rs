@@ -1,14 +1,14 @@
-//! Subjects and routing keys, made of an event's names.
+//! Templates of subjects and routing keys.
 
 use semel_core::outbox::Event;
 
 use crate::Error;
 
-/// What stands for a character that would mean something to the broker.
-const HARMLESS: char = '_';
+/// Replaces characters that have a meaning in the broker's patterns.
+const REPLACEMENT: char = '_';
 
-/// A text with places for names, such as `semel.{kind}`. Whatever the names are, they add no
-/// wildcards, and no levels but those of the dots in a kind.
+/// A text with placeholders, such as `semel.{kind}`. The values that are filled in add no wildcards,
+/// and no levels except those of the dots in a kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Template(Vec<Part>);
 
@@ -21,16 +21,16 @@ enum Part {
 
 impl Template {
     /// # Errors
-    /// What is wrong with it.
-    pub(crate) fn parse(what: &'static str, text: &str) -> Result<Self, Error> {
-        let wrong = |reason| Error::Name {
-            what,
+    /// [`Error::Name`], with the given `kind`.
+    pub(crate) fn parse(kind: &'static str, text: &str) -> Result<Self, Error> {
+        let invalid = |reason| Error::Name {
+            kind,
             name: text.into(),
             reason,
         };
-        if text.contains(special) {
-            return Err(wrong(
-                "it has wildcards, blanks or control characters, which nothing can be sent to",
+        if text.contains(is_special) {
+            return Err(invalid(
+                "it must not contain wildcards, whitespace or control characters",
             ));
         }
         let mut parts = Vec::new();
@@ -38,19 +38,19 @@ impl Template {
         while let Some((before, after)) = rest.split_once('{') {
             let (name, after) = after
                 .split_once('}')
-                .ok_or_else(|| wrong("a `{` has no `}`"))?;
+                .ok_or_else(|| invalid("a `{` has no matching `}`"))?;
             if !before.is_empty() {
                 parts.push(Part::Text(before.into()));
             }
             parts.push(match name {
                 "kind" => Part::Kind,
                 "aggregate" => Part::Aggregate,
-                _ => return Err(wrong("only {kind} and {aggregate} can be filled in")),
+                _ => return Err(invalid("the only placeholders are {kind} and {aggregate}")),
             });
             rest = after;
         }
         if rest.contains('}') {
-            return Err(wrong("a `}` has no `{`"));
+            return Err(invalid("a `}` has no matching `{`"));
         }
         if !rest.is_empty() {
             parts.push(Part::Text(rest.into()));
@@ -58,7 +58,7 @@ impl Template {
         Ok(Self(parts))
     }
 
-    /// What comes first and is no place for a name.
+    /// The text before the first placeholder.
     #[cfg(feature = "nats")]
     pub(crate) fn literal_prefix(&self) -> &str {
         match self.0.first() {
@@ -67,7 +67,7 @@ impl Template {
         }
     }
 
-    /// The text for one event.
+    /// Fills in the names of one event.
     pub(crate) fn fill(&self, event: &Event) -> String {
         let mut filled = String::with_capacity(64);
         for part in &self.0 {
@@ -81,7 +81,7 @@ impl Template {
     }
 }
 
-/// A kind, whose dots are levels. An empty level would be an invalid subject.
+/// Appends a kind, whose dots separate levels. An empty level would make the subject invalid.
 fn push_levels(filled: &mut String, kind: &str) {
     for (index, level) in kind.split('.').enumerate() {
         if index > 0 {
@@ -91,20 +91,23 @@ fn push_levels(filled: &mut String, kind: &str) {
     }
 }
 
-/// A name as one level.
+/// Appends a name as one level.
 fn push_level(filled: &mut String, name: &str) {
     if name.is_empty() {
-        filled.push(HARMLESS);
+        filled.push(REPLACEMENT);
     }
-    filled.extend(
-        name.chars()
-            .map(|c| if c == '.' || special(c) { HARMLESS } else { c }),
-    );
+    filled.extend(name.chars().map(|c| {
+        if c == '.' || is_special(c) {
+            REPLACEMENT
+        } else {
+            c
+        }
+    }));
 }
 
-/// What means something in a pattern of NATS (`*`, `>`) or RabbitMQ (`*`, `#`), or ends a
-/// subject.
-fn special(c: char) -> bool {
+/// Whether the character has a meaning in a pattern of NATS (`*`, `>`) or RabbitMQ (`*`, `#`), or
+/// ends a subject.
+fn is_special(c: char) -> bool {
     matches!(c, '*' | '>' | '#') || c.is_whitespace() || c.is_control()
 }
 
@@ -120,35 +123,35 @@ mod tests {
         }
     }
 
-    fn filled(template: &str, kind: &str, aggregate: &str) -> String {
+    fn fill(template: &str, kind: &str, aggregate: &str) -> String {
         Template::parse("subject", template)
             .unwrap()
             .fill(&event(kind, aggregate))
     }
 
     #[test]
-    fn names_are_filled_in() {
+    fn placeholders_are_replaced_by_names() {
         assert_eq!(
-            filled("semel.{kind}", "payment.created", "p/1"),
+            fill("semel.{kind}", "payment.created", "p/1"),
             "semel.payment.created"
         );
-        assert_eq!(filled("a.{aggregate}.{kind}", "k", "p/1"), "a.p/1.k");
-        assert_eq!(filled("queue", "k", "p/1"), "queue");
+        assert_eq!(fill("a.{aggregate}.{kind}", "k", "p/1"), "a.p/1.k");
+        assert_eq!(fill("queue", "k", "p/1"), "queue");
     }
 
     #[test]
-    fn a_name_adds_no_wildcard_and_no_level() {
-        assert_eq!(filled("s.{kind}", "a.*.>", "p"), "s.a._._");
-        assert_eq!(filled("s.{kind}", "#", "p"), "s._");
-        assert_eq!(filled("s.{kind}", "..a.", "p"), "s._._.a._");
-        assert_eq!(filled("s.{aggregate}.x", "k", "a.b.>"), "s.a_b__.x");
-        assert_eq!(filled("s.{kind}", "a b\r\nPUB x 0", "p"), "s.a_b__PUB_x_0");
+    fn special_characters_in_names_are_replaced() {
+        assert_eq!(fill("s.{kind}", "a.*.>", "p"), "s.a._._");
+        assert_eq!(fill("s.{kind}", "#", "p"), "s._");
+        assert_eq!(fill("s.{kind}", "..a.", "p"), "s._._.a._");
+        assert_eq!(fill("s.{aggregate}.x", "k", "a.b.>"), "s.a_b__.x");
+        assert_eq!(fill("s.{kind}", "a b\r\nPUB x 0", "p"), "s.a_b__PUB_x_0");
     }
 
     #[test]
-    fn a_template_that_cannot_work_is_refused() {
-        for wrong in ["s.*", "s.>", "s #", "s.{king}", "s.{kind", "s.kind}", "a b"] {
-            assert!(Template::parse("subject", wrong).is_err(), "{wrong}");
+    fn invalid_template_is_rejected() {
+        for invalid in ["s.*", "s.>", "s #", "s.{king}", "s.{kind", "s.kind}", "a b"] {
+            assert!(Template::parse("subject", invalid).is_err(), "{invalid}");
         }
     }
 }

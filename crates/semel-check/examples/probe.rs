@@ -1,10 +1,10 @@
-//! `check` and `bench` as a small binary of their own: what `semel` has, without Semel.
-#![allow(clippy::print_stderr, reason = "the reason why nothing was probed")]
+//! The `check` and `bench` commands as a binary of their own, without the rest of Semel.
+#![allow(clippy::print_stderr, reason = "prints why nothing was probed")]
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use semel_check::cli::{self, Ended};
+use semel_check::cli::{self, CheckOutcome};
 
 #[derive(Parser)]
 struct Cli {
@@ -16,18 +16,18 @@ struct Cli {
 enum Command {
     /// Probe an HTTP API for safe retries
     Check(Box<cli::check::Args>),
-    /// Drive an HTTP API with new keys, replays and concurrent duplicates
+    /// Measure an HTTP API under load: new keys, replays and concurrent duplicates
     Bench(cli::bench::Args),
 }
 
 fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Check(args) => cli::check::run(&args),
-        Command::Bench(args) => cli::bench::run(&args).map(|()| Ended::Well),
+        Command::Bench(args) => cli::bench::run(&args).map(|()| CheckOutcome::Passed),
     };
     match ended {
-        Ok(Ended::Well) => ExitCode::SUCCESS,
-        Ok(Ended::Badly | Ended::Unseen) => ExitCode::FAILURE,
+        Ok(CheckOutcome::Passed) => ExitCode::SUCCESS,
+        Ok(CheckOutcome::Failed | CheckOutcome::Incomplete) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("probe: {error}");
             ExitCode::FAILURE

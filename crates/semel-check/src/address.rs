@@ -1,4 +1,4 @@
-//! Where a target is.
+//! The URL of a target.
 
 use std::fmt;
 use std::str::FromStr;
@@ -47,11 +47,13 @@ impl FromStr for Address {
         let secure = match uri.scheme_str() {
             Some("http") => false,
             Some("https") => true,
-            Some(_) | None => return Err(wrong("it begins with http:// or https://")),
+            Some(_) | None => return Err(wrong("start it with http:// or https://")),
         };
-        let authority = uri.authority().ok_or_else(|| wrong("it has no host"))?;
+        let authority = uri
+            .authority()
+            .ok_or_else(|| wrong("add a host, for example http://127.0.0.1:8080/payments"))?;
         if authority.as_str().contains('@') {
-            return Err(wrong("credentials belong into --header"));
+            return Err(wrong("pass credentials with --header instead"));
         }
         let host = authority.host();
         let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
@@ -78,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_taken_apart() {
+    fn addresses_are_parsed_or_refused() {
         for (url, host, port, path) in [
             (
                 "http://127.0.0.1:8080/payments?a=b",

@@ -1,4 +1,4 @@
-//! The probes: what each is about, and why anybody should care.
+//! The probes: what each one checks, and why it matters.
 
 use serde::Serialize;
 
@@ -7,50 +7,50 @@ use serde::Serialize;
 pub enum Group {
     /// Always: a few small operations.
     Safe,
-    /// Where it is asked for: it takes long, or breaks something.
+    /// Only with `--disruptive`: it takes long, or breaks something.
     Disruptive,
 }
 
 /// The probes, in the order they run and are reported in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Id {
-    /// A retry is given the first answer.
+pub enum ProbeId {
+    /// A retry gets the first response.
     Replay,
-    /// Order and blanks do not make another request.
+    /// The same JSON with other member order and whitespace is the same request.
     SameJsonReordered,
-    /// A key with another body.
+    /// A key is reused with a different body.
     DifferentBody,
-    /// The same, while the first is under way.
+    /// The same, while the first request is in progress.
     DifferentBodyInFlight,
-    /// Many at once.
+    /// Many duplicates at the same time.
     ConcurrentDuplicates,
-    /// Another customer with the same key.
+    /// Two customers use the same key.
     TenantIsolation,
     /// No key.
     MissingKey,
-    /// A key that is none.
+    /// A key that cannot be parsed.
     MalformedKey,
     /// A key that is too long.
     OversizedKey,
-    /// A refusal of the business is an outcome.
+    /// A business refusal is a final outcome.
     DeclinedIsFinal,
-    /// The client goes away before the answer.
+    /// The client disconnects before the response.
     DisconnectAfterEffect,
-    /// A duplicate while the first takes longer than a lease.
+    /// A duplicate arrives while the first request outlives its lease.
     SlowOperation,
-    /// An answer that is too large to store.
+    /// A response that is too large to store.
     OversizedResponse,
-    /// 504 after the effect.
+    /// A 504 after the effect.
     TimeoutAfterEffect,
     /// The store fails between effect and completion.
     FailedCompletion,
-    /// The process dies and comes back.
+    /// The process is killed and restarts.
     CrashAndRestart,
 }
 
-/// What is said of a probe.
-pub(crate) struct About {
+/// The texts of a probe in reports.
+pub(crate) struct ProbeInfo {
     pub(crate) name: &'static str,
     pub(crate) group: Group,
     pub(crate) title: &'static str,
@@ -58,7 +58,7 @@ pub(crate) struct About {
     pub(crate) expected: &'static str,
 }
 
-impl Id {
+impl ProbeId {
     /// All of them, in order.
     pub const ALL: [Self; 16] = [
         Self::Replay,
@@ -79,17 +79,17 @@ impl Id {
         Self::CrashAndRestart,
     ];
 
-    /// As reports have it.
+    /// The name in reports.
     pub fn name(self) -> &'static str {
-        self.about().name
+        self.info().name
     }
 
     /// When it runs.
     pub fn group(self) -> Group {
-        self.about().group
+        self.info().group
     }
 
-    pub(crate) fn about(self) -> &'static About {
+    pub(crate) fn info(self) -> &'static ProbeInfo {
         match self {
             Self::Replay => &REPLAY,
             Self::SameJsonReordered => &SAME_JSON_REORDERED,
@@ -111,151 +111,161 @@ impl Id {
     }
 }
 
-const REPLAY: About = About {
+const REPLAY: ProbeInfo = ProbeInfo {
     name: "replay",
     group: Group::Safe,
-    title: "A retry is given the first answer, and nothing happens again",
-    why: "A client whose answer was lost can only ask again. Executed, it is a second \
-        payment; answered differently, the client loses the id of the first.",
+    title: "A retry gets the first response and is not executed again",
+    why: "A client that lost the response can only retry. If the server executes the retry, \
+        the customer pays twice; if it responds differently, the client loses the id of the \
+        first payment.",
     expected: "the same status, headers and body, byte for byte; one effect",
 };
 
-const SAME_JSON_REORDERED: About = About {
+const SAME_JSON_REORDERED: ProbeInfo = ProbeInfo {
     name: "same_json_reordered",
     group: Group::Safe,
-    title: "The same JSON in another order is not executed again",
-    why: "Clients that serialise a retry anew may write its members in another order. \
-        Executed, the customer pays twice; refused, an honest retry fails.",
-    expected: "the first answer again, or a refusal; one effect",
+    title: "The same JSON in another member order is not executed again",
+    why: "A client that serializes a retry again may write the members in another order. If \
+        the server executes it, the customer pays twice; if it refuses it, a valid retry \
+        fails.",
+    expected: "the first response again, or a refusal; one effect",
 };
 
-const DIFFERENT_BODY: About = About {
+const DIFFERENT_BODY: ProbeInfo = ProbeInfo {
     name: "different_body",
     group: Group::Safe,
-    title: "A key that comes back with another body is refused",
-    why: "A client that reuses a key by mistake must be told. Given the first answer, it \
-        believes that its second payment was made; executed, the key protects nothing.",
-    expected: "a refusal (422 in the draft, 400 at Stripe), no effect, and the first answer for \
-        the first body ever after",
+    title: "A key that is reused with a different body is refused",
+    why: "A client that reuses a key by mistake needs an error. If it gets the first response, \
+        it believes that its second payment was made; if the server executes the request, \
+        the key protects nothing.",
+    expected: "a refusal (422 in the IETF draft, 400 at Stripe), no effect, and the first response \
+        for every later retry of the first body",
 };
 
-const DIFFERENT_BODY_IN_FLIGHT: About = About {
+const DIFFERENT_BODY_IN_FLIGHT: ProbeInfo = ProbeInfo {
     name: "different_body_in_flight",
     group: Group::Safe,
-    title: "Another body under a key that is under way is refused",
-    why: "Two requests race for one key. Whichever comes second must neither be executed \
-        nor be given the answer to the other.",
-    expected: "one success and one refusal, and one effect",
+    title: "A different body under a key that is in progress is refused",
+    why: "Two requests race for one key. The second one must neither be executed nor get the \
+        response to the first.",
+    expected: "one success, one refusal and one effect",
 };
 
-const CONCURRENT_DUPLICATES: About = About {
+const CONCURRENT_DUPLICATES: ProbeInfo = ProbeInfo {
     name: "concurrent_duplicates",
     group: Group::Safe,
-    title: "Of many duplicates at once, one is executed",
-    why: "Clients, proxies and queues retry while the first attempt still runs. Who looks a \
-        key up, works, and stores it afterwards executes every one of them.",
-    expected: "one effect; every success is the same answer; the others are told to come back",
+    title: "Of many concurrent duplicates, one is executed",
+    why: "Clients, proxies and queues retry while the first attempt still runs. A server that \
+        looks a key up, does the work and stores the key afterwards executes every \
+        duplicate.",
+    expected: "one effect; every success is the same response; the server asks the others to retry \
+        later",
 };
 
-const TENANT_ISOLATION: About = About {
+const TENANT_ISOLATION: ProbeInfo = ProbeInfo {
     name: "tenant_isolation",
     group: Group::Safe,
-    title: "One customer's key says nothing about another's",
-    why: "Keys are chosen by clients, and two may choose the same. Without the customer in \
-        the identity, one is given the other's payment, or learns that it exists.",
-    expected: "the second customer's request is executed as its own, whatever the first one's \
-        key was",
+    title: "Two customers can use the same key independently",
+    why: "Clients choose keys, and two customers may choose the same one. If the server's key \
+        lookup leaves out the customer, one customer gets the other's payment or learns that \
+        it exists.",
+    expected: "the second customer's request is executed separately",
 };
 
-const MISSING_KEY: About = About {
+const MISSING_KEY: ProbeInfo = ProbeInfo {
     name: "missing_key",
     group: Group::Safe,
-    title: "Requests without a key are refused, or are each on their own",
-    why: "Two requests without a key are two payments. Answered alike, as if they shared an \
-        empty key, the second is lost.",
-    expected: "a refusal and no effect where keys are required; else an execution for each",
+    title: "Requests without a key are refused, or executed separately",
+    why: "Two requests without a key are two payments. If the server treats them as if they \
+        shared an empty key, the second one is lost.",
+    expected: "a refusal and no effect where keys are required; otherwise one execution for each \
+        request",
 };
 
-const MALFORMED_KEY: About = About {
+const MALFORMED_KEY: ProbeInfo = ProbeInfo {
     name: "malformed_key",
     group: Group::Safe,
     title: "A malformed key is refused, never ignored",
-    why: "A client that sends a key believes that it is protected. Where a key that cannot \
-        be read is treated as none, every retry is a new payment.",
-    expected: "a refusal and no effect; or the key taken as it is, and one effect for two \
+    why: "A client that sends a key relies on its protection. If the server treats a key that \
+        it cannot parse as no key, every retry is a new payment.",
+    expected: "a refusal and no effect; or the key is accepted as it is, with one effect for two \
         requests",
 };
 
-const OVERSIZED_KEY: About = About {
+const OVERSIZED_KEY: ProbeInfo = ProbeInfo {
     name: "oversized_key",
     group: Group::Safe,
-    title: "A key that is too long is refused, never ignored or cut",
-    why: "Ignored, every retry is a new payment. Cut, two keys with the same beginning are \
-        one, and a customer is given somebody else's answer.",
-    expected: "a refusal and no effect; or the whole key taken, and one effect for two requests",
+    title: "A key that is too long is refused, never ignored or truncated",
+    why: "If the server ignores the key, every retry is a new payment. If it truncates the \
+        key, two keys with the same prefix become one, and a customer gets another \
+        operation's response.",
+    expected: "a refusal and no effect; or the whole key is accepted, with one effect for two \
+        requests",
 };
 
-const DECLINED_IS_FINAL: About = About {
+const DECLINED_IS_FINAL: ProbeInfo = ProbeInfo {
     name: "declined_is_final",
     group: Group::Disruptive,
     title: "A declined operation stays declined under its key",
-    why: "The customer was told that the payment was declined, and may have paid otherwise. \
-        A retry under the same key that charges after all takes the money twice.",
-    expected: "the same refusal again, and no effect that was not there before",
+    why: "The customer saw the payment declined and may have paid in another way. If a retry \
+        under the same key charges after all, the customer pays twice.",
+    expected: "the same refusal again, and no additional effect",
 };
 
-const DISCONNECT_AFTER_EFFECT: About = About {
+const DISCONNECT_AFTER_EFFECT: ProbeInfo = ProbeInfo {
     name: "disconnect_after_effect",
     group: Group::Disruptive,
-    title: "A client that goes away does not make its retry a second effect",
-    why: "Mobile networks cut connections between the charge and its answer. Many servers \
-        drop the work of a client that is gone, and forget that the card was charged.",
-    expected: "at most one effect; the retry is given its answer, or is refused",
+    title: "A retry after a disconnect does not cause a second effect",
+    why: "Mobile networks drop connections between the charge and its response. Many servers \
+        cancel the work of a client that disconnected, and forget that the card was charged.",
+    expected: "at most one effect; the retry gets the outcome, or a refusal",
 };
 
-const SLOW_OPERATION: About = About {
+const SLOW_OPERATION: ProbeInfo = ProbeInfo {
     name: "slow_operation",
     group: Group::Disruptive,
-    title: "A duplicate does not overtake an operation that takes long",
-    why: "A lock with a time limit ends while a slow provider still works. Whoever retries \
-        then is let in, and both charge.",
-    expected: "one effect; duplicates are told to come back, and then given the first answer",
+    title: "A duplicate is not executed while the first request still runs",
+    why: "A lock with a time limit expires while a slow provider still works. The server then \
+        accepts a retry, and both attempts charge.",
+    expected: "one effect; the server asks duplicates to retry later, and then returns the first \
+        response",
 };
 
-const OVERSIZED_RESPONSE: About = About {
+const OVERSIZED_RESPONSE: ProbeInfo = ProbeInfo {
     name: "oversized_response",
     group: Group::Disruptive,
-    title: "An answer that is too large to store is not executed again",
-    why: "The work is done when the answer turns out too large. Forgotten, the retry is a \
-        second payment; cut, it is an answer that nobody ever gave.",
-    expected: "the first caller gets all of it; a retry gets the same bytes or a refusal; one \
-        effect",
+    title: "A request whose response is too large to store is not executed again",
+    why: "The work is done when the server finds that the response is too large. If it forgets \
+        the key, the retry is a second payment; if it truncates the response, the retry gets \
+        a response that is wrong.",
+    expected: "the first client gets the whole response; a retry gets the same bytes or a refusal; \
+        one effect",
 };
 
-const TIMEOUT_AFTER_EFFECT: About = About {
+const TIMEOUT_AFTER_EFFECT: ProbeInfo = ProbeInfo {
     name: "timeout_after_effect",
     group: Group::Disruptive,
-    title: "A timeout after the effect is not taken for a failure",
-    why: "A 504 says that nobody knows. Treated as \"nothing happened\", the retry charges \
-        a second time.",
-    expected: "at most one effect; the retry is given the outcome, or is refused",
+    title: "A timeout after the effect is not treated as a failure",
+    why: "A 504 means that the outcome is unknown. If the server treats it as \"nothing \
+        happened\", the retry charges a second time.",
+    expected: "at most one effect; the retry gets the outcome, or a refusal",
 };
 
-const FAILED_COMPLETION: About = About {
+const FAILED_COMPLETION: ProbeInfo = ProbeInfo {
     name: "failed_completion",
     group: Group::Disruptive,
-    title: "An effect whose recording failed is not repeated",
-    why: "The store of the keys fails after the charge and before it is written down. Who \
-        then frees the key charges a second time.",
-    expected: "at most one effect; the retry is given the outcome, or is refused",
+    title: "An effect that could not be recorded is not repeated",
+    why: "The key store fails after the charge and before the charge is recorded. A server \
+        that then frees the key charges a second time.",
+    expected: "at most one effect; the retry gets the outcome, or a refusal",
 };
 
-const CRASH_AND_RESTART: About = About {
+const CRASH_AND_RESTART: ProbeInfo = ProbeInfo {
     name: "crash_and_restart",
     group: Group::Disruptive,
-    title: "A crash neither forgets an answer nor repeats an effect",
-    why: "Processes die at any moment, during the charge, too. Keys in memory are gone \
+    title: "A crash neither loses a response nor repeats an effect",
+    why: "A process can die at any moment, also during the charge. Keys in memory are lost \
         then, and every client retries.",
-    expected: "what was answered before is answered the same; what was under way has at most \
-        one effect",
+    expected: "a request that was answered before the crash gets the same response; one that was in \
+        progress has at most one effect",
 };

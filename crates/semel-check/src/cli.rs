@@ -8,30 +8,30 @@ use std::time::Duration;
 
 use crate::target::Header;
 
-/// How a command ended, where it could be run at all.
+/// How a check ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
-    /// Nothing was found broken.
-    Well,
+pub enum CheckOutcome {
+    /// No guarantee is broken.
+    Passed,
     /// A guarantee is broken.
-    Badly,
-    /// Nothing was found broken, but not all was seen, which was asked for.
-    Unseen,
+    Failed,
+    /// No guarantee is broken, but `--strict` was given and some could not be seen.
+    Incomplete,
 }
 
-/// What was asked for.
+/// Prints to stdout.
 fn print(output: &mut impl Write, text: &str) -> io::Result<()> {
     match output
         .write_all(text.as_bytes())
         .and_then(|()| output.flush())
     {
-        // Whoever read has seen enough, as `head` does.
+        // The reader closed the pipe, as `head` does.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         written => written,
     }
 }
 
-/// How many characters a line may have: unlimited where nobody looks at it.
+/// The terminal's width in characters; `None` where stdout is not a terminal.
 fn width() -> Option<usize> {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0).then(|| size.ws_col.into())
@@ -52,10 +52,10 @@ fn header(text: &str) -> Result<Header, String> {
     let (name, value) = (name.trim(), value.trim());
     let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
     if name.is_empty() || !name.chars().all(token) {
-        return Err("a header's name has letters, digits and hyphens".to_owned());
+        return Err("use letters, digits and hyphens in a header's name".to_owned());
     }
     if value.chars().any(char::is_control) {
-        return Err("a header's value is one line".to_owned());
+        return Err("write a header's value on one line".to_owned());
     }
     Ok(Header {
         name: name.to_owned(),
@@ -66,7 +66,7 @@ fn header(text: &str) -> Result<Header, String> {
 fn token(text: &str) -> Result<String, String> {
     let token = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
     if text.is_empty() || !text.chars().all(token) {
-        return Err("letters, digits and hyphens".to_owned());
+        return Err("use letters, digits and hyphens only".to_owned());
     }
     Ok(text.to_owned())
 }
@@ -77,15 +77,17 @@ fn duration(text: &str) -> Result<Duration, String> {
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
-    let number: u64 = number.parse().map_err(|_| "write it as 500ms, 30s or 2m")?;
+    let number: u64 = number
+        .parse()
+        .map_err(|_| "write a number and a unit: 500ms, 30s or 2m")?;
     let time = match unit {
         "ms" => Duration::from_millis(number),
         "s" => Duration::from_secs(number),
         "m" => Duration::from_secs(number.saturating_mul(60)),
-        _ => return Err("write it as 500ms, 30s or 2m".to_owned()),
+        _ => return Err("write a number and a unit: 500ms, 30s or 2m".to_owned()),
     };
     if time.is_zero() || time > Duration::from_hours(24) {
-        return Err("more than nothing, and at most a day".to_owned());
+        return Err("use more than zero and at most 24 hours (1440m)".to_owned());
     }
     Ok(time)
 }
@@ -95,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_have_a_unit() {
+    fn durations_need_a_unit_and_a_sensible_value() {
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(duration("30s"), Ok(Duration::from_secs(30)));
         assert_eq!(duration("2m"), Ok(Duration::from_mins(2)));
@@ -105,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_cannot_smuggle_others() {
+    fn a_header_cannot_contain_another_one() {
         assert!(header("Authorization: Bearer x").is_ok());
         for wrong in ["Authorization", ": x", "A B: x", "A: x\r\nB: y"] {
             assert!(header(wrong).is_err(), "{wrong:?}");

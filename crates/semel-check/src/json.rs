@@ -1,11 +1,10 @@
-//! Changes to a JSON text that keep every other byte: a number that went through a parser could
-//! come back as another.
+//! Edits JSON as text, so that every other byte stays: a parser could change a number.
 
 use std::ops::Range;
 
 use serde_json::Value;
 
-/// The same object with its members in the opposite order and other blanks between them.
+/// The same object with its members in reverse order and other whitespace between them.
 pub(crate) fn reordered(body: &str) -> Option<String> {
     if !serde_json::from_str::<Value>(body).ok()?.is_object() {
         return None;
@@ -20,14 +19,14 @@ pub(crate) fn reordered(body: &str) -> Option<String> {
     Some(format!("{{ {} }}", members.join(",\n  ")))
 }
 
-/// Another request: the first number is one more. None where there is no number.
+/// A different request: the first number changed. `None` without a number.
 pub(crate) fn other(body: &str) -> Option<String> {
     serde_json::from_str::<Value>(body).ok()?;
     let place = first_number(body)?;
     let number = &body[place.clone()];
     let changed = match number.parse::<i64>() {
         Ok(number) => number.checked_add(1)?.to_string(),
-        // A digit before it makes any number another.
+        // A leading digit changes any number.
         Err(_) => match number.strip_prefix('-') {
             Some(digits) => format!("-1{digits}"),
             None => format!("1{number}"),
@@ -98,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_change_places_and_nothing_else() {
+    fn reordering_keeps_every_member_byte_for_byte() {
         let body = r#"{"a": 1.10, "b": {"x": [1, 2], "y": "},\""}, "c": 9007199254740993}"#;
         assert_eq!(
             reordered(body).unwrap(),
@@ -110,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn another_request_has_another_number() {
+    fn a_different_request_differs_in_its_first_number() {
         for (body, changed) in [
             (
                 r#"{"a":"1","amount":1000,"n":2}"#,

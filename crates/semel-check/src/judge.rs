@@ -1,103 +1,107 @@
-//! What answers mean for a client that retries.
+//! Judges the responses to retries.
 
-use crate::answers::{difference, tell};
-use crate::caller::{Caller, Settled};
-use crate::kind::{Kind, is_accepted, is_own};
-use crate::operation::{Operation, Shape};
-use crate::record::Record;
-use crate::wire::Answer;
+use crate::client::{FinalResponse, ProbeClient};
+use crate::operation::{Operation, RequestVariant};
+use crate::probe_log::ProbeLog;
+use crate::response::{describe, difference};
+use crate::response_kind::{ResponseKind, is_accepted, is_own};
+use crate::wire::Response;
 
-impl Caller<'_> {
-    /// Whether answers alone tell a replay of `answer` from another execution.
-    pub(crate) fn tells(&self, answer: &Answer) -> bool {
-        self.learned.telling || answer.is_marked()
+impl ProbeClient<'_> {
+    /// Whether the response alone distinguishes a replay from another execution.
+    pub(crate) fn identifies_replay(&self, answer: &Response) -> bool {
+        self.profile.responses_are_unique || answer.is_marked()
     }
 
-    /// Two successes under one key are one answer. Where they are not, says so and gives true.
-    pub(crate) fn differs(
+    /// Two successes under one key must be the same response. Logs a difference and returns true.
+    pub(crate) fn judge_difference(
         &self,
-        record: &mut Record,
+        log: &mut ProbeLog,
         operation: &Operation,
-        first: &Answer,
-        other: &Answer,
+        first: &Response,
+        other: &Response,
         what: &str,
     ) -> bool {
         let Some(difference) = difference(first, other) else {
             return false;
         };
         if !is_accepted(first) && !is_accepted(other) {
-            record.fail(format!("{what}: {difference}"));
+            log.fail(format!("{what}: {difference}"));
             return true;
         }
-        // Whoever is told to come back may be told each time how far it is.
+        // Responses to an accepted operation may report its progress and differ.
         match (first.header("location"), other.header("location")) {
             (Some(one), Some(two)) if one == two => return false,
-            (Some(_), Some(_)) => record.fail(format!("{what}: another Location")),
+            (Some(_), Some(_)) => log.fail(format!("{what}: a different Location")),
             (Some(_), None) | (None, Some(_) | None) if self.counts(operation) => {}
-            (Some(_), None) | (None, Some(_) | None) => record.blind(
-                "what was accepted was answered differently later, and nothing says whether as \
-                 another operation: give --count-url or --count-command",
+            (Some(_), None) | (None, Some(_) | None) => log.inconclusive(
+                "an accepted operation got a different response later, and nothing shows whether \
+                 it was executed again: add --count-url or --count-command",
             ),
         }
         true
     }
 
-    /// Judges the answer to a retry of what had succeeded.
+    /// Judges the response to a retry of a request that had succeeded.
     pub(crate) async fn judge_retry(
         &self,
-        record: &mut Record,
+        log: &mut ProbeLog,
         operation: &Operation,
-        first: &Answer,
-        retry: &Settled,
+        first: &Response,
+        retry: &FinalResponse,
     ) {
         match (retry.kind, &retry.answer) {
-            (Kind::Success, Ok(answer)) => {
-                let what = "a retry was given another answer";
-                if self.differs(record, operation, first, answer, what) || self.counts(operation) {
+            (ResponseKind::Success, Ok(answer)) => {
+                let what = "a retry got a different response";
+                if self.judge_difference(log, operation, first, answer, what)
+                    || self.counts(operation)
+                {
                     return;
                 }
-                if !self.tells(answer) {
-                    record.blind(
-                        "the retry was answered alike, but nothing in the answer says that it was \
-                         not executed again: give --count-url or --count-command",
+                if !self.identifies_replay(answer) {
+                    log.inconclusive(
+                        "the retry got the same response, but nothing in it shows that the \
+                         request was not executed again: add --count-url or --count-command",
                     );
                 } else if retry.doubtful {
-                    record.blind(
-                        "a try before the one that was answered alike got no answer that says \
-                         whether it was executed: give --count-url or --count-command",
+                    log.inconclusive(
+                        "an earlier try got no response that shows whether it was executed: \
+                         add --count-url or --count-command",
                     );
                 }
             }
-            (Kind::Pending | Kind::Refusal, _) => record.fail(format!(
-                "a retry was not given the first answer, but {}",
-                tell(&retry.answer)
+            (ResponseKind::Pending | ResponseKind::Refusal, _) => log.fail(format!(
+                "a retry did not get the first response, but {}",
+                describe(&retry.answer)
             )),
-            (Kind::Success | Kind::Silent, _) => {
-                // The same for everybody is no fault of the key's.
-                if is_own(&retry.answer) && self.takes_new().await {
-                    record.fail(format!(
-                        "retries are answered with {}, where new operations succeed",
-                        tell(&retry.answer)
+            (ResponseKind::Success | ResponseKind::Inconclusive, _) => {
+                // A response that every request gets says nothing about the key.
+                if is_own(&retry.answer) && self.accepts_new_operation().await {
+                    log.fail(format!(
+                        "retries get {}, while new operations succeed",
+                        describe(&retry.answer)
                     ));
                 } else {
-                    unjudged(record, "the retry", &retry.answer);
+                    mark_unjudged(log, "the retry", &retry.answer);
                 }
             }
         }
     }
 
-    /// Whether a new operation succeeds: what a key is told then, it is told for itself. Not
-    /// where a counter of everything would count it along.
-    pub(crate) async fn takes_new(&self) -> bool {
+    /// Whether a new operation succeeds: if so, an error for a key is about that key. Not tried
+    /// where the counter would count the new operation as well.
+    pub(crate) async fn accepts_new_operation(&self) -> bool {
         if self.target.counter.is_some() && !self.counts_each() {
             return false;
         }
-        let answer = self.ask(&self.operation(), Shape::default()).await;
-        self.kind(&answer) == Kind::Success
+        let answer = self
+            .send(&self.operation(), RequestVariant::default())
+            .await;
+        self.kind(&answer) == ResponseKind::Success
     }
 }
 
-/// Says that an answer could have been given to any request.
-pub(crate) fn unjudged(record: &mut Record, what: &str, answer: &Result<Answer, String>) {
-    record.blind(format!("{what} could not be judged: {}", tell(answer)));
+/// Logs that any request could have got this response.
+pub(crate) fn mark_unjudged(log: &mut ProbeLog, what: &str, answer: &Result<Response, String>) {
+    log.inconclusive(format!("{what} could not be judged: {}", describe(answer)));
 }

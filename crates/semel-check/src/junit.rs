@@ -1,4 +1,7 @@
-//! The report for CI systems.
+//! The report for CI systems, as `JUnit` XML.
+//!
+//! Written by hand: `quick-junit` would add ten crates (among them `chrono`) for three elements, and
+//! it drops characters that XML cannot contain, where this spells them out.
 
 use std::fmt::Write as _;
 
@@ -22,8 +25,8 @@ pub(crate) fn render(report: &Report, strict: bool) -> String {
     suite(&report.url, &totals, &cases)
 }
 
-/// Where no probe could be run, and why.
-pub(crate) fn unprobed(url: &str, reason: &str) -> String {
+/// The report where no probe could run.
+pub(crate) fn render_error(url: &str, reason: &str) -> String {
     let totals = "tests=\"1\" failures=\"0\" errors=\"1\" skipped=\"0\"";
     let case = format!(
         "    <testcase classname=\"semel.check\" name=\"first_request\">\n      <error \
@@ -64,7 +67,7 @@ fn case(text: &mut String, finding: &Finding, strict: bool) {
             return;
         }
     };
-    let told = format!(
+    let details = format!(
         "sent: {}\nseen: {}\nexpected: {}\nwhy it matters: {}",
         finding.sent, finding.seen, finding.expected, finding.why
     );
@@ -72,12 +75,12 @@ fn case(text: &mut String, finding: &Finding, strict: bool) {
         text,
         ">\n      <{element} message=\"{}\" type=\"guarantee\">{}</{element}>\n    </testcase>",
         escaped(finding.title),
-        escaped(&told)
+        escaped(&details)
     );
 }
 
-/// Harmless in text and in attributes. What XML cannot say at all, control characters mostly, is
-/// spelled out.
+/// Escapes text for elements and attributes. Characters that XML cannot contain, such as control
+/// characters, are spelled out.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
@@ -101,10 +104,10 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::catalogue::Id;
+    use crate::catalogue::ProbeId;
     use crate::target::Dialect;
 
-    /// The names of all elements, in order; fails where a parser would.
+    /// The names of all elements, in order; panics where a parser would fail.
     fn elements(xml: &str) -> Vec<&str> {
         let allowed = |c: char| matches!(c, '\n' | ' '..='\u{d7ff}' | '\u{e000}'..='\u{fffd}' | '\u{10000}'..);
         assert!(xml.chars().all(allowed), "a character that XML has not");
@@ -147,23 +150,23 @@ mod tests {
         !text.contains(['<', '>', '"']) && entities.all(|e| known.iter().any(|k| e.starts_with(k)))
     }
 
-    fn finding(verdict: Verdict, said: &str) -> Finding {
-        let about = Id::Replay.about();
+    fn finding(verdict: Verdict, text: &str) -> Finding {
+        let info = ProbeId::Replay.info();
         Finding {
-            id: Id::Replay,
-            title: about.title,
-            why: about.why,
-            sent: said.to_owned(),
-            seen: said.to_owned(),
-            expected: about.expected,
+            id: ProbeId::Replay,
+            title: info.title,
+            why: info.why,
+            sent: text.to_owned(),
+            seen: text.to_owned(),
+            expected: info.expected,
             verdict,
-            notes: vec![said.to_owned()],
-            brief: said.to_owned(),
+            notes: vec![text.to_owned()],
+            brief: text.to_owned(),
         }
     }
 
     #[test]
-    fn it_is_xml_whatever_servers_say() {
+    fn hostile_text_from_a_server_leaves_well_formed_xml() {
         let mut hostile: String = ('\0'..='\u{10fff}').collect();
         hostile.push_str("]]> <!-- --> &#0; </failure> \u{10ffff} \" onerror=\"");
         let verdicts = [
@@ -180,7 +183,7 @@ mod tests {
             let cases = format!("testcase failure testcase {not_seen} testcase skipped testcase");
             assert_eq!(seen, format!("testsuites testsuite {cases}"));
         }
-        let seen = unprobed(&report.url, &hostile);
+        let seen = render_error(&report.url, &hostile);
         assert_eq!(
             elements(&seen),
             ["testsuites", "testsuite", "testcase", "error"]
@@ -189,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_xml_cannot_say_is_spelled_out() {
+    fn characters_that_xml_cannot_contain_are_spelled_out() {
         assert_eq!(
             escaped("<a b=\"c\">&'"),
             "&lt;a b=&quot;c&quot;&gt;&amp;&apos;"

@@ -1,33 +1,34 @@
-//! Probes any HTTP API for the guarantees of safe retries: those of the `Idempotency-Key`
-//! header, and what a client is left with when something breaks between an effect and its answer.
+//! Probes any HTTP API for the guarantees of safe retries: those of the `Idempotency-Key` header,
+//! and what a client sees after a failure between an effect and its response.
 //!
-//! Nothing of Semel is used here. A checker that shares code with what it checks would share its
-//! mistakes, and find none of them.
+//! This crate uses no other crate of Semel: a checker that shares code with its target shares its
+//! mistakes.
 //!
-//! [`check`] runs the probes against a [`Target`] and gives a [`Report`]; [`load::drive`] sends
-//! as many requests as the target takes. What both need of the outside is a [`World`].
+//! [`check`] runs the probes against a [`Target`] and returns a [`Report`]; [`load::run_load`] sends
+//! as many requests as the target handles. Both use an [`Environment`] for connections and commands.
 //!
-//! **Invariant:** a request is sent by whoever decided to send it, and never again by the
-//! transport: a client that retries by itself would be probing its own retries.
+//! **Invariant:** the transport never sends a request again on its own: the probes would measure
+//! the client's retries instead of the server.
 
 mod address;
-mod answers;
-mod caller;
 mod catalogue;
 #[cfg(feature = "cli")]
 pub mod cli;
+mod client;
 mod counter;
+mod environment;
 mod error;
 mod json;
 mod judge;
 mod junit;
-mod kind;
-mod learn;
 pub mod load;
 mod operation;
+mod probe_log;
 mod probes;
-mod record;
+mod profile;
 mod report;
+mod response;
+mod response_kind;
 mod run;
 mod secrets;
 mod table;
@@ -36,13 +37,12 @@ mod text;
 #[cfg(feature = "tls")]
 mod tls;
 mod wire;
-mod world;
 
 pub use address::Address;
-pub use catalogue::{Group, Id};
+pub use catalogue::{Group, ProbeId};
+pub use environment::{BoxFuture, Environment, Stream, SystemEnvironment};
 pub use error::Error;
 pub use report::{Counts, Finding, Report, Verdict};
 pub use run::check;
-pub use target::{Case, Cases, Chosen, Commands, Counter, Dialect, Header, Target};
+pub use target::{Case, Cases, Commands, Counter, Dialect, DialectChoice, Header, Target};
 pub use text::fill;
-pub use world::{Pending, Real, Stream, World};

@@ -1,11 +1,11 @@
-//! Load: new keys, replays of them, and duplicates at the same time, as fast as the target takes
-//! them. One thread and one request under way on each connection, since it shares the machine
-//! with what it measures more often than not.
+//! The load generator: new keys, replays of them, and concurrent duplicates, as fast as the target
+//! responds. One thread, and one request at a time on each connection, since it often shares the
+//! machine with its target.
 
 mod body;
 mod connection;
-mod figures;
-mod plan;
+mod report;
+mod request_template;
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,38 +15,38 @@ use futures_util::future::{join, join_all};
 use serde::Serialize;
 use tokio::time::Instant;
 
-pub use figures::{Load, Part};
+pub use report::{LoadReport, PhaseReport};
 
 use crate::target::{Dialect, Header};
-use crate::{Address, Error, World};
-use connection::{Lane, Seen};
-use figures::Tally;
-use plan::Plan;
+use crate::{Address, Environment, Error};
+use connection::{LoadConnection, Sample};
+use report::Tally;
+use request_template::RequestTemplate;
 
-/// What is driven, and how.
+/// The target and parameters of a load run.
 #[derive(Clone)]
 #[non_exhaustive]
-pub struct Drive {
+pub struct LoadOptions {
     /// Where requests go.
     pub address: Address,
-    /// How they are sent.
+    /// The HTTP method.
     pub method: String,
-    /// What they carry, with places to fill.
+    /// The request body, with placeholders.
     pub body: String,
-    /// What every request carries.
+    /// Headers of every request.
     pub headers: Vec<Header>,
-    /// The name of the header that the key is in.
+    /// The name of the key's header.
     pub key_header: String,
     /// How keys are written.
     pub dialect: Dialect,
-    /// How many requests are under way at once.
+    /// Number of concurrent connections, with one request each.
     pub connections: usize,
-    /// How long each of the three parts takes.
+    /// Duration of each of the three phases.
     pub duration: Duration,
 }
 
-impl Drive {
-    /// With defaults that fit `semel demo`.
+impl LoadOptions {
+    /// A target with defaults that fit `semel demo`.
     pub fn new(address: Address) -> Self {
         Self {
             address,
@@ -61,38 +61,67 @@ impl Drive {
     }
 }
 
-/// Replays choose among at most so many keys, so that a long run needs no more memory.
+/// Most keys that are kept for replays, so that a long run needs bounded memory.
 const MOST_KEYS: usize = 1 << 20;
 
-/// Which request is sent next, and until when.
-struct Course {
-    plan: Plan,
+/// Numbers the requests of a phase until it ends.
+struct Schedule {
+    template: RequestTemplate,
     end: Instant,
     next: Cell<u64>,
-    made: RefCell<Vec<u64>>,
+    succeeded: RefCell<Vec<u64>>,
 }
 
-/// Drives the target: first with new keys, then with those again, then with pairs of duplicates.
-/// What is not a success counts as an error, and never into the latencies.
+/// Runs three phases: new keys, replays of them, and pairs of duplicates. A response that is not a
+/// success counts as an error and is not part of the latencies.
 ///
 /// # Errors
-/// Where nothing answers, or no request with a new key succeeds.
+/// If the target does not respond, or no request with a new key succeeds.
 ///
 /// # Cancellation
 /// Dropping the future closes its connections.
-pub async fn drive(drive: &Drive, world: &dyn World) -> Result<Load, Error> {
-    let plan = Plan::new(drive);
+pub async fn run_load(
+    options: &LoadOptions,
+    environment: &dyn Environment,
+) -> Result<LoadReport, Error> {
+    let template = RequestTemplate::new(options);
     let next = Cell::new(0);
-    let (new, made) = part(drive, world, plan.clone(), &next, Vec::new(), Kind::New).await?;
-    if made.is_empty() {
-        return Err(Error::NotAccepted { seen: new.told() });
+    let (new, succeeded) = run_phase(
+        options,
+        environment,
+        template.clone(),
+        &next,
+        Vec::new(),
+        Phase::New,
+    )
+    .await?;
+    if succeeded.is_empty() {
+        return Err(Error::NotAccepted {
+            seen: new.status_summary(),
+        });
     }
-    let (replay, made) = part(drive, world, plan.clone(), &next, made, Kind::Replay).await?;
-    let (duplicates, _) = part(drive, world, plan, &next, made, Kind::Pairs).await?;
-    Ok(Load {
-        url: drive.address.to_string(),
-        connections: drive.connections,
-        seconds: drive.duration.as_secs_f64(),
+    let (replay, succeeded) = run_phase(
+        options,
+        environment,
+        template.clone(),
+        &next,
+        succeeded,
+        Phase::Replay,
+    )
+    .await?;
+    let (duplicates, _) = run_phase(
+        options,
+        environment,
+        template,
+        &next,
+        succeeded,
+        Phase::Pairs,
+    )
+    .await?;
+    Ok(LoadReport {
+        url: options.address.to_string(),
+        connections: options.connections,
+        seconds: options.duration.as_secs_f64(),
         new,
         replay,
         duplicates,
@@ -100,64 +129,67 @@ pub async fn drive(drive: &Drive, world: &dyn World) -> Result<Load, Error> {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
-enum Kind {
+enum Phase {
     New,
     Replay,
     Pairs,
 }
 
-async fn part(
-    drive: &Drive,
-    world: &dyn World,
-    plan: Plan,
+async fn run_phase(
+    options: &LoadOptions,
+    environment: &dyn Environment,
+    template: RequestTemplate,
     next: &Cell<u64>,
-    made: Vec<u64>,
-    kind: Kind,
-) -> Result<(Part, Vec<u64>), Error> {
-    let open = || Lane::open(&drive.address, world);
-    let lanes = join_all((0..drive.connections).map(|_| open())).await;
-    let mut lanes: Vec<Lane<'_>> =
-        lanes
-            .into_iter()
-            .collect::<Result<_, _>>()
-            .map_err(|error| Error::Unreachable {
-                address: drive.address.to_string(),
-                reason: error.to_string(),
-            })?;
+    succeeded: Vec<u64>,
+    kind: Phase,
+) -> Result<(PhaseReport, Vec<u64>), Error> {
+    let open = || LoadConnection::open(&options.address, environment);
+    let connections = join_all((0..options.connections).map(|_| open())).await;
+    let mut connections: Vec<LoadConnection<'_>> = connections
+        .into_iter()
+        .collect::<Result<_, _>>()
+        .map_err(|error| Error::Unreachable {
+            address: options.address.to_string(),
+            reason: error.to_string(),
+        })?;
     let begin = Instant::now();
-    let course = Rc::new(Course {
-        plan,
-        end: begin + drive.duration,
+    let schedule = Rc::new(Schedule {
+        template,
+        end: begin + options.duration,
         next: Cell::new(next.get()),
-        made: RefCell::new(made),
+        succeeded: RefCell::new(succeeded),
     });
     let tallies = match kind {
-        Kind::New => {
-            let runs = lanes.iter_mut().map(|lane| new_keys(lane, &course));
+        Phase::New => {
+            let runs = connections
+                .iter_mut()
+                .map(|connection| new_keys(connection, &schedule));
             join_all(runs).await
         }
-        Kind::Replay => {
-            let runs = lanes.iter_mut().map(|lane| replays(lane, &course));
+        Phase::Replay => {
+            let runs = connections
+                .iter_mut()
+                .map(|connection| replays(connection, &schedule));
             join_all(runs).await
         }
-        Kind::Pairs => {
-            let pairs = lanes.chunks_mut(2).filter_map(|pair| match pair {
-                [one, two] => Some(pairs(one, two, &course)),
+        Phase::Pairs => {
+            let pairs = connections.chunks_mut(2).filter_map(|pair| match pair {
+                [one, two] => Some(pairs(one, two, &schedule)),
                 _ => None,
             });
             join_all(pairs).await
         }
     };
     let took = begin.elapsed();
-    next.set(course.next.get());
+    next.set(schedule.next.get());
     let mut whole = Tally::default();
     for tally in tallies {
         whole.add(tally);
     }
-    Ok((whole.part(took), course.made.take()))
+    Ok((whole.into_report(took), schedule.succeeded.take()))
 }
 
-impl Course {
+impl Schedule {
     fn number(&self) -> Option<u64> {
         if Instant::now() >= self.end {
             return None;
@@ -168,43 +200,51 @@ impl Course {
     }
 }
 
-async fn new_keys(lane: &mut Lane<'_>, course: &Course) -> Tally {
+async fn new_keys(connection: &mut LoadConnection<'_>, schedule: &Schedule) -> Tally {
     let mut tally = Tally::default();
-    while let Some(number) = course.number() {
-        let seen = lane.ask(|bytes| course.plan.write(number, bytes)).await;
-        let success = seen.as_ref().is_ok_and(Seen::is_success);
+    while let Some(number) = schedule.number() {
+        let seen = connection
+            .send(|bytes| schedule.template.write(number, bytes))
+            .await;
+        let success = seen.as_ref().is_ok_and(Sample::is_success);
         tally.count(&seen, false);
-        let mut made = course.made.borrow_mut();
-        if success && made.len() < MOST_KEYS {
-            made.push(number);
+        let mut succeeded = schedule.succeeded.borrow_mut();
+        if success && succeeded.len() < MOST_KEYS {
+            succeeded.push(number);
         }
     }
     tally
 }
 
-async fn replays(lane: &mut Lane<'_>, course: &Course) -> Tally {
+async fn replays(connection: &mut LoadConnection<'_>, schedule: &Schedule) -> Tally {
     let mut tally = Tally::default();
-    while let Some(turn) = course.number() {
+    while let Some(turn) = schedule.number() {
         let number = {
-            let made = course.made.borrow();
-            let at = turn % made.len().max(1) as u64;
+            let succeeded = schedule.succeeded.borrow();
+            let at = turn % succeeded.len().max(1) as u64;
             usize::try_from(at)
                 .ok()
-                .and_then(|at| made.get(at).copied())
+                .and_then(|at| succeeded.get(at).copied())
         };
         let Some(number) = number else { break };
-        let seen = lane.ask(|bytes| course.plan.write(number, bytes)).await;
+        let seen = connection
+            .send(|bytes| schedule.template.write(number, bytes))
+            .await;
         tally.count(&seen, false);
     }
     tally
 }
 
-/// The same request on two connections at once. Who is told to come back was answered well.
-async fn pairs(one: &mut Lane<'_>, two: &mut Lane<'_>, course: &Course) -> Tally {
+/// Sends the same request on two connections at once. A 409 to one of them is a good response.
+async fn pairs(
+    one: &mut LoadConnection<'_>,
+    two: &mut LoadConnection<'_>,
+    schedule: &Schedule,
+) -> Tally {
     let mut tally = Tally::default();
-    while let Some(number) = course.number() {
-        let write = |bytes: &mut Vec<u8>| course.plan.write(number, bytes);
-        let (first, second) = join(one.ask(write), two.ask(write)).await;
+    while let Some(number) = schedule.number() {
+        let write = |bytes: &mut Vec<u8>| schedule.template.write(number, bytes);
+        let (first, second) = join(one.send(write), two.send(write)).await;
         tally.count(&first, true);
         tally.count(&second, true);
     }

@@ -1,27 +1,27 @@
-//! What is asked for, under which key, and in what a request for it differs from the usual one.
+//! An operation under a key, and variants of its request.
 
 use uuid::Uuid;
 
 use crate::target::{Case, Dialect};
 use crate::text::fill;
 
-/// One thing to be done, under one key.
+/// One logical operation under one key.
 #[derive(Clone)]
 pub(crate) struct Operation {
     pub(crate) reference: String,
-    /// The key that is sent, as a counter would know it; none where no such key is sent.
+    /// The key as a counter knows it; `None` where no such key is sent.
     pub(crate) key: Option<String>,
     /// The values of the key's header lines, as they are sent.
     pub(crate) lines: Vec<Vec<u8>>,
 }
 
 impl Operation {
-    /// Something new under a new key.
+    /// A new operation under a new key.
     pub(crate) fn new(dialect: Dialect) -> Self {
         Self::under(dialect, Uuid::new_v4().to_string())
     }
 
-    /// Something new under this key.
+    /// A new operation under this key.
     pub(crate) fn under(dialect: Dialect, key: String) -> Self {
         let lines = vec![line(dialect, &key)];
         Self {
@@ -30,7 +30,7 @@ impl Operation {
         }
     }
 
-    /// Something new with these lines for a key, which are none that a counter could look for.
+    /// A new operation with these raw header lines, which a counter cannot look up.
     pub(crate) fn with_lines(lines: Vec<Vec<u8>>) -> Self {
         Self {
             reference: Uuid::new_v4().to_string(),
@@ -39,7 +39,7 @@ impl Operation {
         }
     }
 
-    /// The same key for something else.
+    /// The same key for another operation.
     pub(crate) fn another(&self) -> Self {
         Self {
             reference: Uuid::new_v4().to_string(),
@@ -47,14 +47,14 @@ impl Operation {
         }
     }
 
-    /// A text with this operation in its places. Without a key the reference is as unique.
+    /// Fills the placeholders of a text. Without a key, the reference is as unique.
     pub(crate) fn fill(&self, template: &str) -> String {
         let key = self.key.as_ref().unwrap_or(&self.reference);
         fill(template, &self.reference, key)
     }
 }
 
-/// How a key goes on the wire.
+/// A key as a header value.
 pub(crate) fn line(dialect: Dialect, key: &str) -> Vec<u8> {
     match dialect {
         Dialect::Ietf => format!("\"{key}\"").into_bytes(),
@@ -62,15 +62,15 @@ pub(crate) fn line(dialect: Dialect, key: &str) -> Vec<u8> {
     }
 }
 
-/// In what a request differs from the usual one.
+/// How a request differs from the default one.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Shape<'a> {
+pub(crate) struct RequestVariant<'a> {
     pub(crate) body: Option<&'a str>,
     pub(crate) case: Option<&'a Case>,
     pub(crate) other_tenant: bool,
 }
 
-impl<'a> Shape<'a> {
+impl<'a> RequestVariant<'a> {
     pub(crate) fn body(body: &'a str) -> Self {
         Self {
             body: Some(body),
@@ -85,7 +85,7 @@ impl<'a> Shape<'a> {
         }
     }
 
-    /// As a retry has it: the same body, and without the header that asked for a behaviour.
+    /// The variant for a retry: the same body, without the header of the case.
     pub(crate) fn retry(self) -> Self {
         let case = match self.case {
             Some(Case::Body(_)) => self.case,

@@ -1,66 +1,66 @@
-//! What was found.
+//! The results of the probes.
 
 use serde::Serialize;
 
-use crate::catalogue::Id;
+use crate::catalogue::ProbeId;
 use crate::target::Dialect;
 use crate::{junit, table, text};
 
-/// What came of a probe.
+/// The verdict of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
     /// The guarantee holds.
     Pass,
-    /// It does not.
+    /// The guarantee does not hold.
     Fail,
     /// It could not be seen: a counter or something else is missing.
     NotSeen,
-    /// It was not looked at: not asked for, or it does not apply.
+    /// The probe did not run: not requested, or not applicable.
     Skipped,
 }
 
-/// What one probe found.
+/// The result of one probe.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
     /// Which probe.
-    pub id: Id,
+    pub id: ProbeId,
     /// The guarantee, in one line.
     pub title: &'static str,
-    /// What happens to whoever relies on it where it does not hold.
+    /// What happens to a client where the guarantee does not hold.
     pub why: &'static str,
     /// What was sent.
     pub sent: String,
-    /// What came back, and what that means.
+    /// What came back, and what it means.
     pub seen: String,
     /// What should have come back.
     pub expected: &'static str,
-    /// What came of it.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What is worth knowing beside the verdict.
+    /// Remarks beside the verdict.
     pub notes: Vec<String>,
-    /// What fits into a table.
+    /// A summary for the table.
     #[serde(skip)]
     pub(crate) brief: String,
 }
 
-/// How many probes came to what.
+/// The number of probes per verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// The guarantee holds.
     pub pass: usize,
-    /// It does not.
+    /// The guarantee does not hold.
     pub fail: usize,
-    /// It could not be seen.
+    /// It could not be seen to hold.
     pub not_seen: usize,
-    /// It was not looked at.
+    /// The probe did not run.
     pub skipped: usize,
 }
 
-/// What all probes found.
+/// The results of all probes.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Where.
+    /// The URL.
     pub url: String,
     /// How keys were written.
     pub dialect: Dialect,
@@ -68,7 +68,7 @@ pub struct Report {
     pub counted: bool,
     /// In the order of the catalogue.
     pub probes: Vec<Finding>,
-    /// How many came to what.
+    /// The number of probes per verdict.
     pub counts: Counts,
 }
 
@@ -92,25 +92,25 @@ impl Report {
         }
     }
 
-    /// Whether no guarantee was found broken. Where `strict`, all that was asked for was seen.
+    /// Whether no guarantee is broken and, if `strict`, every requested one was seen to hold.
     pub fn passed(&self, strict: bool) -> bool {
         self.counts.fail == 0 && !(strict && self.counts.not_seen > 0)
     }
 
-    /// One JSON document, harmless on a terminal.
+    /// One JSON document, safe to print on a terminal.
     pub fn json(&self) -> String {
         let json = serde_json::to_string_pretty(self);
-        // Strings, numbers and names of our own: there is nothing that JSON cannot say.
+        // Serializing strings and numbers cannot fail.
         text::document(&json.unwrap_or_default())
     }
 
-    /// `JUnit`'s XML, as CI systems read it. Where `strict`, what was not seen is a failure.
+    /// `JUnit` XML for CI systems. If `strict`, a probe that is `not seen` is a failure.
     pub fn junit(&self, strict: bool) -> String {
         junit::render(self, strict)
     }
 
-    /// For people: a table, then every failure in full. `width` is that of the terminal, and
-    /// `colour` whether it has any.
+    /// Text: a table, then every failure in full. `width` is the terminal's width, `colour` turns
+    /// colours on.
     pub fn table(&self, width: Option<usize>, colour: bool) -> String {
         table::render(self, width, colour)
     }
@@ -121,28 +121,28 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::record::{Record, Stop};
+    use crate::probe_log::{ProbeLog, Stop};
 
-    /// One finding of each kind, one of them by a server that means harm.
+    /// One finding of each verdict, one of them from a hostile server.
     fn report() -> Report {
-        let mut failed = Record::default();
+        let mut failed = ProbeLog::default();
         failed.sent("POST /payments with Idempotency-Key: \"k\" and {\"amount\":1}, twice");
-        failed.saw("first: 201 <b>\"it's\"</b> & more");
-        failed.saw("retry: 201 \u{1b}[2J\u{1b}[1;1Hpass\u{0}\u{202e}");
+        failed.observe("first: 201 <b>\"it's\"</b> & more");
+        failed.observe("retry: 201 \u{1b}[2J\u{1b}[1;1Hpass\u{0}\u{202e}");
         failed.fail("it was executed 2 times");
-        let mut passed = Record::default();
+        let mut passed = ProbeLog::default();
         passed.sent("another");
-        passed.saw("other body: 409");
-        passed.note("misuse was answered with 409, which clients retry");
+        passed.observe("other body: 409");
+        passed.note("misuse got a 409, which clients retry");
         let findings = vec![
-            failed.finding(Id::Replay, Ok(())),
-            passed.finding(Id::DifferentBody, Ok(())),
-            Record::default().finding(
-                Id::SlowOperation,
+            failed.finding(ProbeId::Replay, Ok(())),
+            passed.finding(ProbeId::DifferentBody, Ok(())),
+            ProbeLog::default().finding(
+                ProbeId::SlowOperation,
                 Err(Stop::NotSeen("needs a request that takes long".to_owned())),
             ),
-            Record::default().finding(
-                Id::CrashAndRestart,
+            ProbeLog::default().finding(
+                ProbeId::CrashAndRestart,
                 Err(Stop::Skipped("only with --disruptive".to_owned())),
             ),
         ];
@@ -154,7 +154,7 @@ mod tests {
         )
     }
 
-    /// `SEMEL_UPDATE_SNAPSHOTS=1` writes them anew, to be looked at.
+    /// `SEMEL_UPDATE_SNAPSHOTS=1` rewrites the snapshots for review.
     fn snapshot(name: &str, text: &str) {
         let file = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
             .join("tests/snapshots")
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_look_as_they_did() {
+    fn reports_match_their_snapshots() {
         let report = report();
         snapshot("report.json", &report.json());
         snapshot("report.xml", &report.junit(false));
@@ -175,21 +175,21 @@ mod tests {
     }
 
     #[test]
-    fn no_report_does_what_a_server_wants() {
+    fn reports_contain_no_control_characters_from_a_server() {
         let report = report();
-        for told in [
+        for text in [
             report.json(),
             report.junit(false),
             report.table(None, false),
         ] {
             let obeyed = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
-            assert!(!told.contains(obeyed), "{told:?}");
+            assert!(!text.contains(obeyed), "{text:?}");
         }
         assert!(report.table(None, true).contains("\u{1b}[31m"));
     }
 
     #[test]
-    fn what_was_not_seen_fails_only_where_that_is_asked() {
+    fn not_seen_fails_only_with_strict() {
         let mut report = report();
         assert!(!report.passed(false));
         report.probes.remove(0);

@@ -1,46 +1,46 @@
-//! All probes, one after the other.
+//! Runs all probes, one after the other.
 
-use crate::caller::Caller;
-use crate::catalogue::Id;
-use crate::learn::learn;
+use crate::catalogue::ProbeId;
+use crate::client::ProbeClient;
+use crate::profile::profile_target;
 use crate::report::{Finding, Report};
 use crate::secrets::HIDDEN;
 use crate::target::Target;
-use crate::{Error, World, probes};
+use crate::{Environment, Error, probes};
 
-/// Puts the probes to a target. They do real operations there, each under a new key.
+/// Runs the probes against a target. They execute real operations, each under a new key.
 ///
 /// # Errors
-/// Where nothing answers, where not even a first request is taken, or where the counter does not
-/// count: no guarantee was judged then.
+/// If the target does not respond, refuses a first request, or the counter does not count. No
+/// guarantee was judged then.
 ///
 /// # Cancellation
-/// Dropping the future closes its connections. What the target has begun goes on there, and a
-/// store that was broken on request stays broken.
-pub async fn check(target: &Target, world: &dyn World) -> Result<Report, Error> {
-    let learned = learn(target, world).await?;
-    let caller = Caller {
+/// Dropping the future closes its connections. The target finishes operations that it started, and
+/// a store that a command broke stays broken.
+pub async fn check(target: &Target, environment: &dyn Environment) -> Result<Report, Error> {
+    let profile = profile_target(target, environment).await?;
+    let client = ProbeClient {
         target,
-        world,
-        learned,
+        environment,
+        profile,
     };
     let mut findings = Vec::new();
-    for id in Id::ALL {
-        let mut finding = probes::run(id, &caller).await;
+    for id in ProbeId::ALL {
+        let mut finding = probes::run(id, &client).await;
         hide(target, &mut finding);
         findings.push(finding);
     }
     let counted = target.counter.is_some();
     Ok(Report::new(
         target.address.to_string(),
-        learned.dialect,
+        profile.dialect,
         counted,
         findings,
     ))
 }
 
-/// Secrets may be in commands and bodies as well; a report that is kept has none. Answers come
-/// here without them, since they are shown in part.
+/// Hides secrets, which may also be in commands and bodies. Response excerpts were cleaned before
+/// they were cut.
 fn hide(target: &Target, finding: &mut Finding) {
     for secret in target.secrets() {
         for text in [&mut finding.sent, &mut finding.seen, &mut finding.brief] {

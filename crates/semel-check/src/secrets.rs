@@ -1,13 +1,14 @@
-//! What others wrote, without what is nobody's business.
+//! Hides secrets in text from servers.
 
 use std::collections::HashSet;
 
-/// Wherever so many characters of a secret stand, they are hidden: a server may cut what it
-/// repeats, and half a token is enough to guess by. Fewer are a word that anybody may use.
+/// So many consecutive characters of a secret are hidden: a server may truncate what it echoes,
+/// and half a token is enough to guess by. Fewer may be an ordinary word.
 const PART: usize = 8;
 pub(crate) const HIDDEN: &str = "[hidden]";
 
-/// Hides secrets and parts of them, in text that is not ours: in ours, parts would be words.
+/// Hides secrets and parts of them in text from a server. Not for our own text, where parts could be
+/// ordinary words.
 pub(crate) fn hide<'a>(text: &str, secrets: impl Iterator<Item = &'a str>) -> String {
     let all: Vec<char> = text.chars().collect();
     // JSON has backslashes where the secret has none: `\/`, `\"`.
@@ -53,7 +54,7 @@ mod tests {
             ("nothing of it", "nothing of it"),
             ("<Bearer abcdefghijkl/mnop>", "<[hidden]>"),
             ("token=abcdefghijkl/mnop,", "token=[hidden],"),
-            // Cut by the server at either end.
+            // Truncated by the server at either end.
             ("token cdefghij…", "token [hidden]…"),
             ("…kl/mnop", "…kl/mnop"),
             // As JSON has it.

@@ -1,13 +1,13 @@
-//! The report for people.
+//! The report as text.
 
 use std::fmt::Write as _;
 
 use crate::report::{Finding, Report, Verdict};
 use crate::text::{line, wrap};
 
-/// Where nobody says how wide a line may be.
+/// The width without a terminal.
 const WIDTH: usize = 100;
-/// Less is unreadable: lines are longer than the terminal then.
+/// On a narrower terminal, lines are longer than the terminal.
 const NARROWEST: usize = 60;
 const GAP: usize = 2;
 /// As wide as the widest verdict.
@@ -35,10 +35,10 @@ pub(crate) fn render(report: &Report, width: Option<usize>, colour: bool) -> Str
         let seen = wrap(&summary(finding), width.saturating_sub(indent));
         for (number, part) in seen.iter().enumerate() {
             let (verdict, name) = match number {
-                0 => (word(finding.verdict), finding.id.name()),
+                0 => (label(finding.verdict), finding.id.name()),
                 _ => ("", ""),
             };
-            let verdict = painted(finding.verdict, &format!("{verdict:VERDICT$}"), colour);
+            let verdict = colored(finding.verdict, &format!("{verdict:VERDICT$}"), colour);
             let row = format!("{verdict}  {name:name_width$}  {part}");
             let _ = writeln!(text, "{}", row.trim_end());
         }
@@ -65,7 +65,7 @@ fn summary(finding: &Finding) -> String {
 
 fn failure(finding: &Finding, width: usize, colour: bool) -> String {
     let title = format!("{}: {}", finding.id.name(), finding.title);
-    let mut text = format!("{}\n", painted(Verdict::Fail, &title, colour));
+    let mut text = format!("{}\n", colored(Verdict::Fail, &title, colour));
     let mut part = |name: &str, what: &str| {
         for (number, row) in wrap(&line(what), width - 12).iter().enumerate() {
             let name = if number == 0 { name } else { "" };
@@ -88,7 +88,7 @@ fn closing(report: &Report) -> String {
     if counts.not_seen > 0 {
         let _ = write!(
             text,
-            ", {} not seen (what is missing is above)",
+            ", {} not seen (see above for what is missing)",
             counts.not_seen
         );
     }
@@ -98,13 +98,14 @@ fn closing(report: &Report) -> String {
     text.push('\n');
     if !report.counted {
         text.push_str(
-            "Nobody counted effects: --count-url or --count-command shows what answers cannot.\n",
+            "Effects were not counted: add --count-url or --count-command to see what responses do not \
+             show.\n",
         );
     }
     text
 }
 
-fn word(verdict: Verdict) -> &'static str {
+fn label(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Pass => "pass",
         Verdict::Fail => "FAIL",
@@ -113,7 +114,7 @@ fn word(verdict: Verdict) -> &'static str {
     }
 }
 
-fn painted(verdict: Verdict, text: &str, colour: bool) -> String {
+fn colored(verdict: Verdict, text: &str, colour: bool) -> String {
     let code = match verdict {
         _ if !colour => return text.to_owned(),
         Verdict::Pass => 32,

@@ -1,4 +1,4 @@
-//! What is probed, and how it is told to do what a probe needs.
+//! The target of the probes, and how to make it behave as a probe needs.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use crate::Address;
 pub enum Dialect {
     /// The IETF draft: a quoted string (RFC 9651); misuse is 422.
     Ietf,
-    /// As Stripe has it: opaque and unquoted; misuse is 400, since its clients retry a 409.
+    /// As at Stripe: opaque and unquoted; misuse is 400, since its clients retry a 409.
     Stripe,
 }
 
 impl Dialect {
-    /// Its name, as flags and reports have it.
+    /// Its name in options and reports.
     pub fn name(self) -> &'static str {
         match self {
             Self::Ietf => "ietf",
@@ -26,48 +26,48 @@ impl Dialect {
     }
 }
 
-/// A dialect, or that it is to be found out.
+/// A dialect, or detection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Chosen {
-    /// By what the target does with quotes.
+pub enum DialectChoice {
+    /// Detect it from what the target does with quotes.
     #[default]
     Auto,
     /// This one.
     Fixed(Dialect),
 }
 
-/// A header as it is sent. Its value may be a secret and is never shown.
+/// A header. Its value may be a secret and is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Header {
     /// Its name.
     pub name: String,
-    /// Its value, with places to fill.
+    /// Its value, with placeholders.
     pub value: String,
 }
 
-/// How the target is brought to behave in some way.
+/// How a request makes the target behave in a certain way.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Case {
-    /// By one more header, which retries do not carry: one that is executed again then shows.
+    /// With an additional header. Retries omit it, so that a second execution shows.
     Header(Header),
-    /// By another body, which retries carry, too: they would be another request without.
+    /// With another body. Retries keep it: without it they would be a different request.
     Body(String),
 }
 
-/// The ways to behave that some probes need.
+/// The behaviours that some probes need.
 #[derive(Clone, Default)]
 pub struct Cases {
     /// Takes long, longer than a lease.
     pub slow: Option<Case>,
-    /// Does its work at once, and takes long to answer.
+    /// Does its work at once and responds late.
     pub linger: Option<Case>,
-    /// Does its work and answers 504.
+    /// Does its work and responds with 504.
     pub timeout: Option<Case>,
-    /// Is over without success, for good.
+    /// Ends with a final refusal.
     pub declined: Option<Case>,
-    /// Answers with more than is stored.
+    /// Responds with more than the server stores.
     pub large: Option<Case>,
-    /// Does its work, and cannot record it.
+    /// Does its work and fails to record it.
     pub store_failure: Option<Case>,
 }
 
@@ -88,61 +88,61 @@ impl Cases {
     }
 }
 
-/// How effects are counted. Only the target's owner knows.
+/// How effects are counted. Only the target's owner knows what an effect is.
 #[derive(Clone)]
 pub enum Counter {
-    /// `GET` of this URL, with places to fill: a number, an array whose length counts, or one of
-    /// these within a JSON document.
+    /// `GET` of this URL: a number, an array whose length counts, or one of these within a JSON
+    /// document.
     Url {
-        /// With places to fill.
+        /// The URL, with placeholders.
         url: String,
         /// JSON Pointer to the number or the array.
         pointer: Option<String>,
     },
-    /// What this command prints, with places to fill.
+    /// The number that this command prints. It may contain placeholders.
     Command(String),
 }
 
-/// What breaks the target and repairs it.
+/// Commands that break the target and repair it.
 #[derive(Clone, Default)]
 pub struct Commands {
     /// Kills and restarts the target; it may be ready later than the command ends.
     pub crash: Option<String>,
-    /// From here on the store of the keys does not answer.
+    /// Makes the key store fail.
     pub break_store: Option<String>,
-    /// From here on it does.
+    /// Makes the key store work again.
     pub heal_store: Option<String>,
 }
 
-/// What is probed.
+/// The target of the probes.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct Target {
     /// Where requests go.
     pub address: Address,
-    /// How they are sent.
+    /// The HTTP method.
     pub method: String,
-    /// What they carry, with places to fill.
+    /// The request body, with placeholders.
     pub body: String,
-    /// Another request for the same key; the first number changed where absent.
+    /// A different body for the same key; by default, the first number is changed.
     pub other_body: Option<String>,
-    /// What every request carries.
+    /// Headers of every request.
     pub headers: Vec<Header>,
-    /// What another tenant's requests carry instead.
+    /// Headers of a second tenant's requests.
     pub other_headers: Vec<Header>,
-    /// The name of the header that the key is in.
+    /// The name of the key's header.
     pub key_header: String,
     /// How keys are written.
-    pub dialect: Chosen,
-    /// How long an operation may take, and how long its outcome is waited for.
+    pub dialect: DialectChoice,
+    /// How long an operation may take, and how long retries wait for its outcome.
     pub operation_timeout: Duration,
     /// How effects are counted.
     pub counter: Option<Counter>,
-    /// How the target is brought to behave in some way.
+    /// How a request makes the target behave in a certain way.
     pub cases: Cases,
-    /// What breaks it and repairs it.
+    /// Commands that break the target and repair it.
     pub commands: Commands,
-    /// Whether probes run that need faults or take long.
+    /// Whether disruptive probes run.
     pub disruptive: bool,
 }
 
@@ -152,16 +152,16 @@ pub(crate) const BODY: &str = r#"{"amount":1000,"currency":"EUR","account":"seme
 /// Longer than most operations, shorter than a person waits.
 pub(crate) const OPERATION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Headers that hold no secret, and whose values are common in answers.
+/// Headers without secrets, whose values are common in responses.
 const OPEN: [&str; 4] = ["accept", "content-type", "host", "user-agent"];
-/// A shorter value is a word that any answer may have.
+/// A shorter value may be an ordinary word.
 const SHORTEST_SECRET: usize = 6;
-/// What asks for a behaviour is mostly the word that the answer has, too, as `declined`; a test
-/// customer's token is longer.
+/// The value of a case is often a word that the response contains as well, such as `declined`; a
+/// test customer's token is longer.
 const SHORTEST_IN_A_CASE: usize = 16;
 
 impl Target {
-    /// With defaults that fit `semel demo`.
+    /// A target with defaults that fit `semel demo`.
     pub fn new(address: Address) -> Self {
         Self {
             address,
@@ -171,7 +171,7 @@ impl Target {
             headers: Vec::new(),
             other_headers: Vec::new(),
             key_header: "Idempotency-Key".to_owned(),
-            dialect: Chosen::Auto,
+            dialect: DialectChoice::Auto,
             operation_timeout: OPERATION_TIMEOUT,
             counter: None,
             cases: Cases::default(),
@@ -180,7 +180,7 @@ impl Target {
         }
     }
 
-    /// Values that are nobody's business: a server may repeat them in an answer.
+    /// Header values that reports must not show: a server may echo them in a response.
     pub(crate) fn secrets(&self) -> impl Iterator<Item = &str> {
         let sent = self.headers.iter().chain(&self.other_headers);
         let sent = sent.map(|header| (header, SHORTEST_SECRET));
@@ -195,8 +195,8 @@ impl Target {
     }
 }
 
-/// What is secret of a value: all of it and what follows its scheme, each but for the places to
-/// fill. What they are filled with is in every report.
+/// The secret parts of a value: all of it and what follows its scheme, without the placeholders,
+/// whose values are in every report.
 fn parts(value: &str) -> impl Iterator<Item = &str> {
     let value = value.trim();
     let token = value.split_once(' ').map(|(_, token)| token.trim());
@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn secrets_are_all_that_a_caller_sends_and_nobody_else_knows() {
+    fn secrets_are_header_values_that_are_long_and_not_public() {
         let header = |name: &str, value: &str| Header {
             name: name.to_owned(),
             value: value.to_owned(),

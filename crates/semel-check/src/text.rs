@@ -1,16 +1,16 @@
-//! Text that others wrote, on a terminal; and text with places to fill.
+//! Terminal-safe text, wrapping, and placeholders.
 
 use std::fmt::Write as _;
 
-/// Puts an operation into a text: `{reference}` and `{key}`.
+/// Fills the placeholders `{reference}` and `{key}`.
 pub fn fill(template: &str, reference: &str, key: &str) -> String {
     template
         .replace("{reference}", reference)
         .replace("{key}", key)
 }
 
-/// On one line, and harmless: what a terminal obeys or does not show is spelled out. A server's
-/// answer, printed as it is, could move the cursor and turn a failure into a pass.
+/// One line without control characters, which are spelled out. A raw response could move the cursor
+/// and turn a failure into a pass.
 pub(crate) fn line(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
@@ -23,7 +23,7 @@ pub(crate) fn line(text: &str) -> String {
     safe
 }
 
-/// A JSON document that says the same, and whose text no terminal obeys.
+/// The same JSON document with control characters escaped.
 pub(crate) fn document(json: &str) -> String {
     let mut safe = String::with_capacity(json.len() + 1);
     for character in json.chars() {
@@ -41,7 +41,7 @@ pub(crate) fn document(json: &str) -> String {
     safe
 }
 
-/// At most so many characters; what was cut shows.
+/// At most so many characters; `…` marks a cut.
 pub(crate) fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -51,7 +51,7 @@ pub(crate) fn cut(text: &str, most: usize) -> String {
     short
 }
 
-/// Broken into lines of at most so many characters, between words where there are any.
+/// Wraps text at a width, between words where possible.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let width = width.max(8);
     let mut lines = Vec::new();
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_that_a_terminal_obeys_is_left() {
+    fn control_characters_are_spelled_out() {
         for hostile in [
             "\u{1b}[2Jpass",
             "\u{9b}31m",
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_filled() {
+    fn placeholders_are_filled_and_long_text_is_cut() {
         assert_eq!(fill("{reference}-{key}-{other}", "r", "k"), "r-k-{other}");
         assert_eq!(cut("abcdefg", 6), "abcde…");
     }

@@ -1,4 +1,4 @@
-//! Encrypted connections, trusted as this machine trusts.
+//! TLS connections, verified with the operating system's root certificates.
 
 use std::io;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::{Address, Stream};
 
 pub(crate) async fn connect(stream: TcpStream, to: &Address) -> io::Result<Box<dyn Stream>> {
     let mut roots = RootCertStore::empty();
-    // One that cannot be read is one that nothing is trusted by.
+    // Skips root certificates that cannot be parsed.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    // Named here, since another crate of the binary may have brought a second provider.
+    // Explicit, since the binary may link a second provider.
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

@@ -1,5 +1,5 @@
-//! HTTP/1.1 by hand: probes send what a client library would correct, and end connections where
-//! it would go on.
+//! HTTP/1.1 by hand: probes send requests that a client library would correct, and close connections
+//! that it would keep.
 
 use std::io::{self, ErrorKind};
 
@@ -7,14 +7,14 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::Stream;
 
-/// Larger heads say nothing that is looked at here.
+/// Longest head of a response.
 pub(crate) const MAX_HEAD: usize = 64 << 10;
-/// More than any `large` case needs, and well within memory.
+/// Longest body: more than any `large` case needs.
 pub(crate) const MAX_BODY: usize = 64 << 20;
 pub(crate) const MAX_HEADERS: usize = 128;
 const CHUNK: usize = 16 << 10;
 
-/// What says that an answer was given before, in the spellings that are in use.
+/// Headers that mark a replay, in the spellings that are in use.
 const MARKS: [&str; 5] = [
     "idempotent-replayed",
     "idempotency-replayed",
@@ -23,18 +23,18 @@ const MARKS: [&str; 5] = [
     "idempotent-replay",
 ];
 
-/// An answer, whole.
+/// A complete response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct Response {
     pub(crate) status: u16,
     /// Names in lower case.
     pub(crate) headers: Vec<(String, Vec<u8>)>,
     pub(crate) body: Vec<u8>,
-    /// What of the body is shown to people. Empty until somebody has hidden the secrets in it.
+    /// The part of the body that reports show. Empty until secrets are hidden.
     pub(crate) shown: String,
 }
 
-impl Answer {
+impl Response {
     pub(crate) fn header(&self, name: &str) -> Option<&[u8]> {
         let mut found = self.headers.iter().filter(|(is, _)| is == name);
         found.next().map(|(_, value)| value.as_slice())
@@ -52,14 +52,14 @@ impl Answer {
         (400..500).contains(&self.status)
     }
 
-    /// Whether it says of itself that it was given before.
+    /// Whether it is marked as a replay.
     pub(crate) fn is_marked(&self) -> bool {
         let mut headers = self.headers.iter();
         headers.any(|(name, value)| marks(name, value))
     }
 }
 
-/// Whether this header says that an answer was given before.
+/// Whether this header marks a replay.
 pub(crate) fn marks(name: &str, value: &[u8]) -> bool {
     let value = value.trim_ascii();
     MARKS.iter().any(|mark| mark.eq_ignore_ascii_case(name))
@@ -67,7 +67,7 @@ pub(crate) fn marks(name: &str, value: &[u8]) -> bool {
         && value != b"0"
 }
 
-/// Whether a body with this `Transfer-Encoding` comes in parts that say how long they are.
+/// Whether this `Transfer-Encoding` is chunked.
 pub(crate) fn is_chunked(coding: &[u8]) -> bool {
     let last = coding.trim_ascii().last_chunk::<7>();
     last.is_some_and(|last| last.eq_ignore_ascii_case(b"chunked"))
@@ -92,11 +92,11 @@ impl Connection {
         self.stream.flush().await
     }
 
-    /// The final answer. One that breaks off is an error, never a shorter answer.
-    pub(crate) async fn read(&mut self) -> io::Result<Answer> {
+    /// Reads the final response. A truncated one is an error, never a shorter response.
+    pub(crate) async fn read(&mut self) -> io::Result<Response> {
         loop {
             let mut answer = self.head().await?;
-            // What a server says on the way is no answer.
+            // Skips informational responses.
             if answer.status >= 200 {
                 answer.body = self.body(&answer).await?;
                 return Ok(answer);
@@ -104,13 +104,13 @@ impl Connection {
         }
     }
 
-    async fn head(&mut self) -> io::Result<Answer> {
+    async fn head(&mut self) -> io::Result<Response> {
         loop {
             let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
             let mut response = httparse::Response::new(&mut headers);
             let parsed = response.parse(&self.buffer).map_err(io::Error::other)?;
             if let httparse::Status::Complete(length) = parsed {
-                let answer = Answer {
+                let answer = Response {
                     status: response.code.unwrap_or_default(),
                     headers: response
                         .headers
@@ -124,7 +124,7 @@ impl Connection {
                 return Ok(answer);
             }
             if self.buffer.len() > MAX_HEAD {
-                return Err(io::Error::other("the head of an answer is too long"));
+                return Err(io::Error::other("the head of a response is too long"));
             }
             if self.more().await? == 0 {
                 return Err(cut());
@@ -132,7 +132,7 @@ impl Connection {
         }
     }
 
-    async fn body(&mut self, answer: &Answer) -> io::Result<Vec<u8>> {
+    async fn body(&mut self, answer: &Response) -> io::Result<Vec<u8>> {
         if matches!(answer.status, 204 | 304) {
             return Ok(Vec::new());
         }
@@ -153,7 +153,7 @@ impl Connection {
             let size = line.split(';').next().unwrap_or("").trim();
             let size = usize::from_str_radix(size, 16).map_err(io::Error::other)?;
             if size == 0 {
-                // What follows are trailers, up to an empty line.
+                // Trailers, up to an empty line.
                 while !self.line().await?.is_empty() {}
                 return Ok(body);
             }
@@ -172,7 +172,7 @@ impl Connection {
                 return String::from_utf8(line).map_err(io::Error::other);
             }
             if self.buffer.len() > MAX_HEAD {
-                return Err(io::Error::other("a line of an answer is too long"));
+                return Err(io::Error::other("a line of a response is too long"));
             }
             if self.more().await? == 0 {
                 return Err(cut());
@@ -192,7 +192,7 @@ impl Connection {
         Ok(self.buffer.drain(..length).collect())
     }
 
-    /// Up to the end of the connection, which is the only mark of the end there is.
+    /// Reads to the end of the connection, the only end mark without a length.
     async fn rest(&mut self) -> io::Result<Vec<u8>> {
         while self.more().await? > 0 {
             if self.buffer.len() > MAX_BODY {
@@ -211,19 +211,19 @@ impl Connection {
 fn cut() -> io::Error {
     io::Error::new(
         ErrorKind::UnexpectedEof,
-        "the connection was closed before the answer ended",
+        "the connection was closed before the response ended",
     )
 }
 
 fn too_long() -> io::Error {
-    io::Error::other("the body of an answer is too long to look at")
+    io::Error::other("the body of a response is too long")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    async fn read(bytes: &'static [u8]) -> io::Result<Answer> {
+    async fn read(bytes: &'static [u8]) -> io::Result<Response> {
         let (mut server, client) = tokio::io::duplex(1 << 20);
         server.write_all(bytes).await.unwrap();
         drop(server);
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn answers_end_where_they_say() {
+    async fn a_response_ends_where_its_framing_says() {
         let bodies: [(&'static [u8], &[u8]); 5] = [
             (b"HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}rest", b"{}"),
             (b"HTTP/1.1 200 OK\r\n\r\nup to the end", b"up to the end"),
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_breaks_off_is_an_error() {
+    async fn a_truncated_response_is_an_error() {
         let broken: [&'static [u8]; 7] = [
             b"",
             b"HTTP/1.1 200 OK\r\nContent-Le",
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn marks_of_a_replay_are_known() {
+    async fn replay_headers_are_recognized() {
         for (line, marked) in [
             ("Idempotent-Replayed: true", true),
             ("X-Idempotency-Replayed: 1", true),

@@ -1,4 +1,4 @@
-//! `semel bench`: how many requests an endpoint takes, and how long they wait.
+//! `semel bench`: throughput and latency of an endpoint.
 
 use anyhow::Result;
 

@@ -1,15 +1,16 @@
-//! `semel check`: whether an API, ours or not, keeps what retries rely on.
+//! `semel check`: probes whether an API keeps the guarantees that retries rely on.
 
 use anyhow::{Result, bail};
-use semel_check::cli::{Ended, check};
+use semel_check::cli::{CheckOutcome, check};
 
 pub(crate) use semel_check::cli::check::Args;
 
-/// Nothing of Semel is linked into what is probed with: see the crate.
 pub(crate) fn run(args: &Args) -> Result<()> {
     match check::run(args)? {
-        Ended::Well => Ok(()),
-        Ended::Badly => bail!("not every guarantee holds"),
-        Ended::Unseen => bail!("not every guarantee was seen, and --strict asks for all"),
+        CheckOutcome::Passed => Ok(()),
+        CheckOutcome::Failed => bail!("not every guarantee holds"),
+        CheckOutcome::Incomplete => {
+            bail!("not every guarantee could be checked, and --strict requires all")
+        }
     }
 }

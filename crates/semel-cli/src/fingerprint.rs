@@ -1,4 +1,4 @@
-//! `semel fingerprint`: what a body, or a whole request, is hashed to, and why.
+//! `semel fingerprint`: the fingerprint of a body or a request, and the rule that applied.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -9,26 +9,26 @@ use clap::error::ErrorKind;
 use semel_core::canonical;
 use semel_core::fingerprint::{Options, Request, Rules};
 
-/// No gateway takes bodies of this size (the default is 8 MiB), and canonicalising one takes a
-/// few times its size in memory.
+/// Far more than a gateway accepts (8 MiB by default); canonicalising takes a few times the size in
+/// memory.
 const MAX_BODY: u64 = 256 * 1024 * 1024;
 
-/// What to hash. Without the options of a request this is the fingerprint of the body alone;
-/// with those that the gateway saw, it is the one in the record.
+/// Print the fingerprint of a request body. With the operation, method, path and headers that the
+/// gateway saw, it is the fingerprint in the record.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The body; standard input if absent
+    /// File with the body; by default standard input
     file: Option<PathBuf>,
 
     /// The request's Content-Type
     #[arg(long, value_name = "TYPE", default_value = "application/json")]
     content_type: String,
 
-    /// Print the RFC 8785 bytes of the body, and nothing else
+    /// Print only the RFC 8785 bytes of the body
     #[arg(long, conflicts_with_all = ["explain", "ignore", "defaults", "decimal"])]
     canonical: bool,
 
-    /// Say which rule applied, and why
+    /// Print which rule applied, and why
     #[arg(long)]
     explain: bool,
 
@@ -44,11 +44,11 @@ pub(crate) struct Args {
     #[arg(long, default_value = "/")]
     path: String,
 
-    /// Raw query of the request, without `?`; an empty one is not the same as none
+    /// Raw query of the request, without `?`; an empty one differs from none
     #[arg(long)]
     query: Option<String>,
 
-    /// A semantic header of the route, as it was sent (repeatable)
+    /// A semantic header of the route, as sent (repeatable)
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
 
@@ -65,10 +65,10 @@ pub(crate) struct Args {
     decimal: Vec<String>,
 }
 
-/// Runs the command. A rule that is not valid is a usage error and ends the process with 2.
+/// Runs the command. An invalid rule is a usage error and ends the process with 2.
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let rules = Rules::new(&args.options()).unwrap_or_else(|wrong| {
-        clap::Error::raw(ErrorKind::ValueValidation, format!("{wrong}\n")).exit()
+    let rules = Rules::new(&args.options()).unwrap_or_else(|error| {
+        clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")).exit()
     });
     let body = read(args.file.as_deref())?;
     if args.canonical {
@@ -153,7 +153,7 @@ fn read(file: Option<&Path>) -> Result<Vec<u8>> {
         .read_to_end(&mut body)
         .with_context(|| format!("cannot read {name}"))?;
     if body.len() as u64 > MAX_BODY {
-        bail!("{name} has more than {MAX_BODY} bytes, which no gateway takes as a body");
+        bail!("{name} has more than {MAX_BODY} bytes, the maximum");
     }
     Ok(body)
 }
@@ -174,7 +174,7 @@ fn header(text: &str) -> Result<(String, String), String> {
     ))
 }
 
-/// A pointer may hold `=`, so it ends at the first `=` after which JSON follows.
+/// Splits at the first `=` that JSON follows: a pointer may contain `=`.
 fn default(text: &str) -> Result<(String, String), String> {
     text.match_indices('=')
         .map(|(at, _)| (&text[..at], &text[at + 1..]))

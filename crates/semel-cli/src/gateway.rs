@@ -11,44 +11,45 @@ use semel_gateway::config::{
 use semel_gateway::{Listening, Role};
 
 use crate::logging;
+use crate::startup::Settings;
 
-/// Safe retries in front of an application in any language. Flags beat the environment, which
-/// beats the file.
+/// A reverse proxy that makes retries safe, in front of an application in any language. Flags
+/// override the environment, which overrides the file.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where requests go, such as <http://127.0.0.1:3000> [env: `SEMEL_UPSTREAM`]
+    /// URL of the application, such as <http://127.0.0.1:3000> [env: `SEMEL_UPSTREAM`]
     #[arg(long, value_name = "URL")]
     upstream: Option<Upstream>,
 
-    /// Where requests come in [env: `SEMEL_LISTEN`] [default: 127.0.0.1:8080]
+    /// Address for requests [env: `SEMEL_LISTEN`] [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<Listen>,
 
-    /// Where operators come in [env: `SEMEL_ADMIN_LISTEN`] [default: 127.0.0.1:8081]
+    /// Address for operators: console, admin API, metrics [env: `SEMEL_ADMIN_LISTEN`] [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDRESS")]
     admin_listen: Option<Listen>,
 
-    /// Where operations are remembered [env: `SEMEL_STORE`] [default: sqlite:semel.db]
+    /// Store of the records [env: `SEMEL_STORE`] [default: sqlite:semel.db]
     #[arg(long, value_name = "URL")]
     store: Option<StoreUrl>,
 
-    /// Whose rules keys and refusals follow: ietf or stripe [env: `SEMEL_DIALECT`] [default: ietf]
+    /// Dialect of keys and refusals: ietf or stripe [env: `SEMEL_DIALECT`] [default: ietf]
     #[arg(long, value_name = "NAME")]
     dialect: Option<DialectName>,
 
-    /// The configuration, in TOML [env: `SEMEL_CONFIG`]
+    /// Configuration file, in TOML [env: `SEMEL_CONFIG`]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Accept a store that forgets everything when the process ends
+    /// Allow `memory:`, a store that loses all records when the process ends
     #[arg(long)]
     allow_volatile: bool,
 
-    /// Who takes traces, such as <http://127.0.0.1:4318>: OTLP over HTTP [env: `SEMEL_OTLP_ENDPOINT`]
+    /// Trace collector, such as <http://127.0.0.1:4318>: OTLP over HTTP [env: `SEMEL_OTLP_ENDPOINT`]
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<Collector>,
 
-    /// How logs are written to standard error
+    /// Format of the logs on standard error
     #[arg(
         long,
         env = "SEMEL_LOG_FORMAT",
@@ -57,20 +58,20 @@ pub(crate) struct Args {
     )]
     log_format: logging::Format,
 
-    /// Threads that serve requests; as many as there are processors if absent
+    /// Threads that serve requests; by default one per processor
     #[arg(long, env = "SEMEL_THREADS", value_name = "N")]
     threads: Option<NonZeroUsize>,
 
-    /// Leave sweeping, reconciling and retention to others: to `semel worker`
+    /// Run no background jobs; run `semel worker` for them instead
     #[arg(long)]
     no_worker: bool,
 
-    /// Check the configuration and everything it names, and start nothing
+    /// Check the configuration and the files it names, then exit
     #[arg(long)]
     check_config: bool,
 }
 
-/// Runs the command. A configuration that is wrong comes back as its report.
+/// Runs the command. An invalid configuration is returned as its report.
 pub(crate) fn run(args: Args) -> Result<()> {
     let source = Source {
         file: args.config,
@@ -93,7 +94,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     if let Some(warning) = config.tenant.warning() {
         tracing::warn!("{warning}");
     }
-    // Requests are served by threads of their own; this one has the signals and the operators.
+    // Worker threads serve the requests; this runtime has the signals and the admin listener.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -103,6 +104,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
     } else {
         Role::Gateway
     };
+    let settings = Settings::of(&config);
     let ended = runtime.block_on(semel_gateway::run(
         config,
         source,
@@ -110,13 +112,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
         args.threads,
         announce,
     ));
-    // Dropped first, so that nothing goes on whose span would be missed.
+    // Dropped first, so that no task runs whose spans would be lost.
     drop(runtime);
     traces.close();
-    Ok(ended?)
+    ended.map_err(|error| settings.explain(error))
 }
 
-/// Tells whoever started this where it listens. A reader that is gone does not matter.
+/// Prints the addresses of the listeners. A closed standard output is not an error.
 pub(crate) fn announce(listening: &Listening) {
     let mut out = io::stdout().lock();
     if let Some(gateway) = &listening.gateway {

@@ -1,5 +1,5 @@
-//! Logs go to standard error: standard output says where the listeners are, and nothing else.
-//! Traces go to a collector, if there is one.
+//! Logs go to standard error, because standard output has the addresses of the listeners. Traces go
+//! to a collector, if one is configured.
 
 use std::io::{self, IsTerminal as _};
 
@@ -12,34 +12,34 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
 
-/// How logs are written.
+/// The format of logs.
 #[derive(Clone, Copy, ValueEnum)]
 pub(crate) enum Format {
-    /// One object a line
+    /// One JSON object per line
     Json,
-    /// For people
+    /// Text for people
     Pretty,
 }
 
-/// What is still on its way when a process ends.
+/// The trace exporter, which has unsent spans when the process ends.
 #[must_use = "the last traces are sent by `close`"]
 pub(crate) struct Traces {
     #[cfg(feature = "otlp")]
     otlp: Option<Otlp>,
 }
 
-/// Starts logging by `RUST_LOG`, else at `level`, and tracing where it is told to whom.
+/// Starts logging with the filter `RUST_LOG`, else `level`, and tracing if `otlp` is configured.
 pub(crate) fn start(format: Format, level: &str, otlp: Option<&OtlpConfig>) -> Result<Traces> {
     let filter = match std::env::var("RUST_LOG") {
-        Ok(text) if !text.is_empty() => text
-            .parse::<EnvFilter>()
-            .with_context(|| format!("RUST_LOG: {text:?} is no filter; write \"info\""))?,
+        Ok(text) if !text.is_empty() => text.parse::<EnvFilter>().with_context(|| {
+            format!("invalid RUST_LOG {text:?}: write a filter such as \"info\"")
+        })?,
         _ => EnvFilter::new(level),
     };
     let lines = fmt::layer()
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
-    // Each has a filter of its own: what is traced need not be logged.
+    // The filter belongs to this layer only: traces are not filtered by it.
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match format {
         Format::Json => lines.json().flatten_event(true).with_filter(filter).boxed(),
         Format::Pretty => lines.with_filter(filter).boxed(),
@@ -53,7 +53,7 @@ pub(crate) fn start(format: Format, level: &str, otlp: Option<&OtlpConfig>) -> R
     };
     #[cfg(not(feature = "otlp"))]
     let traces = {
-        // The configuration refuses a collector in a program without traces.
+        // The configuration refuses a collector if the feature is off.
         let _ = otlp;
         Traces {}
     };
@@ -63,10 +63,10 @@ pub(crate) fn start(format: Format, level: &str, otlp: Option<&OtlpConfig>) -> R
 }
 
 impl Traces {
-    /// Sends what is left, within a bound. To be called when the last span is over.
+    /// Sends the remaining spans, within a time limit. Call it after the last span has ended.
     #[cfg_attr(
         not(feature = "otlp"),
-        allow(clippy::unused_self, reason = "there is nothing left")
+        allow(clippy::unused_self, reason = "nothing to send")
     )]
     pub(crate) fn close(self) {
         #[cfg(feature = "otlp")]

@@ -9,6 +9,7 @@ mod logging;
 mod migrate;
 mod operations;
 mod outbox;
+mod startup;
 mod worker;
 
 use std::io::IsTerminal as _;
@@ -17,9 +18,15 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use semel_gateway::config::{Report, Style};
 
+const EXAMPLES: &str = "\
+Examples:
+  semel demo
+  semel gateway --upstream http://127.0.0.1:3000
+  semel check http://127.0.0.1:8080/payments";
+
 /// Safe retries for HTTP APIs.
 #[derive(Parser)]
-#[command(name = "semel", version, arg_required_else_help = true)]
+#[command(name = "semel", version, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -27,28 +34,44 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Measure how an endpoint takes new keys, replays and concurrent duplicates
+    /// Measure throughput and latency of new keys, replays and concurrent duplicates
+    #[command(
+        after_help = "Example:\n  semel bench http://127.0.0.1:8080/payments --connections 16 --duration 10s"
+    )]
     Bench(bench::Args),
-    /// Find out whether an API keeps what retries rely on
+    /// Check whether an API keeps the guarantees that retries rely on
+    #[command(after_help = "\
+Example:
+  semel check http://127.0.0.1:8080/payments --header 'Authorization: Bearer TOKEN'")]
     // Boxed: it has more options than all others together.
     Check(Box<check::Args>),
-    /// See it work: a payments app, an unreliable provider, and commands to try
+    /// Run a payments app with an unreliable provider behind a gateway, and print commands to try
+    #[command(after_help = "Example:\n  semel demo --traffic")]
     Demo(demo::Args),
     /// Print the fingerprint of a request body
+    #[command(after_help = "Example:\n  echo '{\"amount\": 1000}' | semel fingerprint --explain")]
     Fingerprint(fingerprint::Args),
-    /// Guard the application behind it
+    /// Run the reverse proxy in front of an application
+    #[command(after_help = "\
+Examples:
+  semel gateway --upstream http://127.0.0.1:3000
+  semel gateway --config semel.toml --check-config")]
     Gateway(gateway::Args),
     /// Create or upgrade the schema of a store
+    #[command(after_help = "Example:\n  semel migrate --store postgres://semel@db.example/semel")]
     Migrate(migrate::Args),
-    /// See what happened to operations, and decide what only a person can
+    /// List, show, resolve, reconcile and erase operations
+    #[command(after_help = "Example:\n  semel operations list --status unknown")]
     Operations(operations::Args),
-    /// See which events wait to be published, and try again what no broker took
+    /// List outbox events that the broker refused, and retry them
+    #[command(after_help = "Example:\n  semel outbox list")]
     Outbox(outbox::Args),
-    /// Sweep, reconcile and expire, without serving requests
+    /// Run the background jobs (sweep, reconcile, retention, outbox relay) without serving requests
+    #[command(after_help = "Example:\n  semel worker --config semel.toml")]
     Worker(worker::Args),
 }
 
-/// 0 fine, 1 failure; usage errors end in `clap` with 2.
+/// Exits with 0 on success, 1 on failure; `clap` exits with 2 on a usage error.
 fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
@@ -70,14 +93,59 @@ fn main() -> ExitCode {
     }
 }
 
-/// Standard error is where a command's reasons belong, and its only user is this function.
+/// Prints the error of a command to standard error.
 #[allow(clippy::print_stderr)]
 fn report(error: &anyhow::Error) {
     match error.downcast_ref::<Report>() {
-        Some(wrong) if std::io::stderr().is_terminal() => {
-            eprint!("{}", wrong.render(Style::Graphical));
+        Some(problems) if std::io::stderr().is_terminal() => {
+            eprint!("{}", problems.render(Style::Graphical));
         }
-        Some(wrong) => eprint!("{}", wrong.render(Style::Plain)),
-        None => eprintln!("semel: {error:#}"),
+        Some(problems) => eprint!("{}", problems.render(Style::Plain)),
+        None => eprintln!("semel: {}", message(error)),
+    }
+}
+
+/// The error and its causes. Leaves out a cause that the message above already contains: many
+/// errors include their source in their own message.
+fn message(error: &anyhow::Error) -> String {
+    let mut message = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if message.is_empty() {
+            message = cause;
+        } else if !message.contains(&cause) {
+            message = format!("{message}: {cause}");
+        }
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    fn assert_example(command: &mut clap::Command) {
+        let help = command.render_long_help().to_string();
+        assert!(help.contains("Example"), "{help}");
+        for subcommand in command.get_subcommands_mut() {
+            if subcommand.get_name() != "help" {
+                assert_example(subcommand);
+            }
+        }
+    }
+
+    #[test]
+    fn the_help_of_every_command_has_an_example() {
+        Cli::command().debug_assert();
+        assert_example(&mut Cli::command());
+    }
+
+    #[test]
+    fn a_cause_that_is_part_of_the_message_is_not_repeated() {
+        let error = anyhow::anyhow!("address in use").context("cannot listen: address in use");
+        assert_eq!(message(&error), "cannot listen: address in use");
+        let error = anyhow::anyhow!("denied").context("cannot open f");
+        assert_eq!(message(&error), "cannot open f: denied");
     }
 }

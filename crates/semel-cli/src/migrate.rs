@@ -1,4 +1,4 @@
-//! `semel migrate`: the schema, before a process needs it.
+//! `semel migrate`: creates or upgrades the schema.
 
 use std::io::{self, Write as _};
 
@@ -6,15 +6,15 @@ use anyhow::{Context as _, Result, bail};
 use semel_gateway::config::StoreUrl;
 use semel_sqlite::Sqlite;
 
-/// Create or upgrade the schema of a store. Every process does so when it starts, if its user
-/// may; where it may not, this is run by one who may.
+/// Create or upgrade the schema of a store. The gateway and the worker do so at start if their
+/// database user may; otherwise run this with one that may.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The store, such as sqlite:semel.db or <postgres://user@host/database>
     #[arg(long, env = "SEMEL_STORE", hide_env_values = true, value_name = "URL")]
     store: StoreUrl,
 
-    /// Show the SQL, from nothing to the newest version, and do nothing
+    /// Print the SQL of the whole schema, and change nothing
     #[arg(long)]
     print: bool,
 }
@@ -39,7 +39,8 @@ async fn migrate(store: &StoreUrl) -> Result<String> {
     match store {
         StoreUrl::Postgres(url) => Ok(match semel_postgres::migrate(url.expose()).await? {
             0 => format!("{store} is up to date\n"),
-            steps => format!("{store} is up to date now, {steps} steps later\n"),
+            1 => format!("{store} is up to date: 1 migration applied\n"),
+            steps => format!("{store} is up to date: {steps} migrations applied\n"),
         }),
         StoreUrl::Sqlite(path) => {
             Sqlite::open(path).await?;

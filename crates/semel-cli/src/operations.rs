@@ -1,4 +1,4 @@
-//! `semel operations`: what is remembered, and the decisions that only a person can take.
+//! `semel operations`: the admin API from a terminal.
 
 pub(crate) mod admin;
 mod answers;
@@ -18,25 +18,25 @@ use semel_core::OperationId;
 
 use admin::Admin;
 
-/// What every command has is listed after what only one has.
+/// Options of every command are listed after those of one command.
 const GATEWAY: &str = "The gateway";
 const LAST: usize = 900;
 
-/// Operations: what happened, and what nobody knows. The admin token is read from
+/// List, show, resolve, reconcile and erase operations. The admin token is read from
 /// `SEMEL_ADMIN_TOKEN`, or from a file.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    way: Way,
+    connection: AdminOptions,
 
     #[command(subcommand)]
     command: Command,
 }
 
-/// Where to ask, and how the answer is printed.
+/// The admin listener, and the output format.
 #[derive(clap::Args)]
-pub(crate) struct Way {
-    /// Where the gateway's admin listener is
+pub(crate) struct AdminOptions {
+    /// URL of the gateway's admin listener
     #[arg(
         long,
         value_name = "URL",
@@ -48,43 +48,62 @@ pub(crate) struct Way {
     )]
     admin: Url,
 
-    /// File with the admin token; wins over `SEMEL_ADMIN_TOKEN`
+    /// File with the admin token; overrides `SEMEL_ADMIN_TOKEN`
     #[arg(long, value_name = "FILE", global = true, help_heading = GATEWAY)]
     token_file: Option<PathBuf>,
 
-    /// Print what the admin API answers: one JSON document
+    /// Print the response of the admin API: one JSON document
     #[arg(long, global = true, display_order = LAST)]
     pub(crate) json: bool,
 }
 
+const RESOLVE_EXAMPLE: &str = "\
+Examples:
+  semel operations resolve ID --completed --response-status 201 --json-body payment.json --reason 'charge ch_1 at the provider'
+  semel operations resolve ID --not-executed --reason 'the provider rejected it: ticket 1234'";
+
+const ERASE_EXAMPLE: &str = "\
+Example:
+  semel operations erase 0198a1b2-c3d4-7000-8000-00000000000a --reason 'GDPR request 17'";
+
 #[derive(Subcommand)]
 enum Command {
-    /// Show operations, newest first
+    /// List operations, newest first
+    #[command(after_help = "Example:\n  semel operations list --dead-lettered --limit 20")]
     List(list::Args),
-    /// Show one operation, and everything that happened to it
+    /// Show one operation and its history
+    #[command(
+        after_help = "Example:\n  semel operations show 0198a1b2-c3d4-7000-8000-00000000000a"
+    )]
     Show(show::Args),
-    /// Say how an unknown operation ended
+    /// Resolve an unknown operation
+    #[command(after_help = RESOLVE_EXAMPLE)]
     Resolve(decide::Resolve),
-    /// Ask the provider now how an unknown operation ended
+    /// Look up the outcome of an unknown operation at the provider now
+    #[command(
+        after_help = "Example:\n  semel operations reconcile 0198a1b2-c3d4-7000-8000-00000000000a"
+    )]
     Reconcile(decide::Reconcile),
-    /// Remove the stored response of a completed operation, for good
+    /// Permanently remove the stored response of a completed operation
+    #[command(after_help = ERASE_EXAMPLE)]
     Erase(decide::Erase),
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let json = args.way.json;
-    args.way.ask(async |admin: &Admin| match &args.command {
-        Command::List(list) => list::run(admin, list, json).await,
-        Command::Show(show) => show::run(admin, show, json).await,
-        Command::Resolve(resolve) => decide::resolve(admin, resolve, json).await,
-        Command::Reconcile(reconcile) => decide::reconcile(admin, reconcile, json).await,
-        Command::Erase(erase) => decide::erase(admin, erase, json).await,
-    })
+    let json = args.connection.json;
+    args.connection
+        .run(async |admin: &Admin| match &args.command {
+            Command::List(list) => list::run(admin, list, json).await,
+            Command::Show(show) => show::run(admin, show, json).await,
+            Command::Resolve(resolve) => decide::resolve(admin, resolve, json).await,
+            Command::Reconcile(reconcile) => decide::reconcile(admin, reconcile, json).await,
+            Command::Erase(erase) => decide::erase(admin, erase, json).await,
+        })
 }
 
-impl Way {
-    /// Does something with the admin listener.
-    pub(crate) fn ask(&self, command: impl AsyncFnOnce(&Admin) -> Result<()>) -> Result<()> {
+impl AdminOptions {
+    /// Runs a command against the admin listener.
+    pub(crate) fn run(&self, command: impl AsyncFnOnce(&Admin) -> Result<()>) -> Result<()> {
         let admin = Admin::new(&self.admin, self.token_file.as_deref())?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -92,14 +111,14 @@ impl Way {
             .context("cannot start the runtime")?;
         let ended = runtime.block_on(command(&admin));
         ended.or_else(|error| match error.downcast_ref::<io::Error>() {
-            // Whoever read has seen enough, as `head` does.
+            // The reader closed the pipe, as `head` does.
             Some(gone) if gone.kind() == ErrorKind::BrokenPipe => Ok(()),
             Some(_) | None => Err(error),
         })
     }
 }
 
-/// What was asked for.
+/// Prints the result to standard output.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut output = io::stdout().lock();
     output.write_all(text.as_bytes())?;
@@ -107,14 +126,14 @@ pub(crate) fn print(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// What helps a person, and would be in the way of a program that reads the table.
+/// Prints a hint to standard error, where it does not disturb a program that reads the table.
 pub(crate) fn note(text: &str) {
-    // Without a reader there is nobody to help.
+    // A closed standard error is not an error.
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// An id as it is printed here and in logs.
+/// Parses an id as printed here and in logs.
 fn id(text: &str) -> Result<OperationId, String> {
     let id = text.trim().parse::<OperationId>();
-    id.map_err(|_| "an id looks like 0198a1b2-c3d4-7000-8000-00000000000a".to_owned())
+    id.map_err(|_| "invalid id: expected one like 0198a1b2-c3d4-7000-8000-00000000000a".to_owned())
 }

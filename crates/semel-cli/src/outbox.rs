@@ -1,4 +1,4 @@
-//! `semel outbox`: events that go out, and those that no broker took.
+//! `semel outbox`: the backlog, and events that the broker refused.
 
 use anyhow::Result;
 use clap::Subcommand;
@@ -7,47 +7,53 @@ use serde::{Deserialize, Serialize};
 
 use crate::operations::admin::{Admin, Answer};
 use crate::operations::layout::{self, Table};
-use crate::operations::{Way, note, print, text};
+use crate::operations::{AdminOptions, note, print, text};
 
-/// Events that the application wrote: how many wait, and what no broker took. The admin token is
-/// read from `SEMEL_ADMIN_TOKEN`, or from a file.
+/// List the backlog of the outbox and its dead events, and retry them. The admin token is read from
+/// `SEMEL_ADMIN_TOKEN`, or from a file.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
-    way: Way,
+    connection: AdminOptions,
 
     #[command(subcommand)]
     command: Command,
 }
 
+const RETRY_EXAMPLE: &str = "\
+Example:
+  semel outbox retry 0198a1b2-c3d4-7000-8000-00000000000a --reason 'raised the size limit'";
+
 #[derive(Subcommand)]
 enum Command {
-    /// Show how many events wait, and the dead ones, oldest first
+    /// Show the number of waiting events, and the dead ones, oldest first
+    #[command(after_help = "Example:\n  semel outbox list --limit 20")]
     List(List),
-    /// Publish a dead event after all, once what was wrong is mended
+    /// Publish a dead event again, after its cause was fixed
+    #[command(after_help = RETRY_EXAMPLE)]
     Retry(Retry),
 }
 
-/// How many.
+/// Show the backlog and dead events.
 #[derive(clap::Args)]
 struct List {
-    /// The most dead events
+    /// The most dead events to show
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: Option<u16>,
 }
 
-/// Which event.
+/// Publish a dead event again.
 #[derive(clap::Args)]
 struct Retry {
-    /// Its id
+    /// Id of the event
     #[arg(value_name = "ID", value_parser = id)]
     id: EventId,
 
-    /// What was mended; it is in the gateway's log
+    /// What was fixed; written to the gateway's log
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
 
-    /// Who says so; it is in the gateway's log
+    /// Your name; written to the gateway's log
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 }
@@ -73,7 +79,7 @@ struct Event {
 }
 
 #[derive(Serialize)]
-struct Asked<'a> {
+struct RetryRequest<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     reason: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,11 +93,12 @@ struct Revived {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let json = args.way.json;
-    args.way.ask(async |admin: &Admin| match &args.command {
-        Command::List(list) => list.run(admin, json).await,
-        Command::Retry(retry) => retry.run(admin, json).await,
-    })
+    let json = args.connection.json;
+    args.connection
+        .run(async |admin: &Admin| match &args.command {
+            Command::List(list) => list.run(admin, json).await,
+            Command::Retry(retry) => retry.run(admin, json).await,
+        })
 }
 
 impl List {
@@ -101,7 +108,7 @@ impl List {
             .iter()
             .map(|limit| ("limit", limit.as_str()))
             .collect();
-        let answer = admin.look("outbox", &[], &query).await?;
+        let answer = admin.read_collection("outbox", &[], &query).await?;
         let listed: Listed = answer.read()?;
         if json {
             return print(&text::document(&answer.text));
@@ -119,7 +126,7 @@ fn table(dead: &[Event], answer: &Answer) -> String {
     let rows: Vec<Vec<String>> = dead.iter().map(|dead| row(dead, answer)).collect();
     table.measure(&rows);
     if let Some(width) = layout::width() {
-        // Where not even that fits, the terminal breaks the lines.
+        // If even this does not fit, the terminal wraps the lines.
         table.fit(width);
     }
     let head = (!rows.is_empty()).then(|| table.head());
@@ -138,29 +145,29 @@ fn row(dead: &Event, answer: &Answer) -> Vec<String> {
     ]
 }
 
-/// How things stand, in a sentence or two.
+/// A summary in one line.
 fn summary(listed: &Listed) -> String {
     let more = if listed.waiting_or_more { "+" } else { "" };
     let oldest = listed.oldest_age_seconds.map_or_else(String::new, |age| {
-        format!(", the oldest since {age:.0} seconds")
+        format!(", the oldest for {age:.0} seconds")
     });
     let waiting = format!("{}{more} waiting{oldest}", listed.waiting);
     let dead = match listed.dead {
         0 => "none dead".to_owned(),
-        dead => format!("{dead} dead: mend what is wrong, then semel outbox retry ID"),
+        dead => format!("{dead} dead: fix the cause, then semel outbox retry ID"),
     };
     format!("{waiting}; {dead}")
 }
 
 impl Retry {
     async fn run(&self, admin: &Admin, json: bool) -> Result<()> {
-        let asked = Asked {
+        let request = RetryRequest {
             reason: self.reason.as_deref(),
             by: self.by.as_deref(),
         };
         let id = self.id.to_string();
         let path = [&*id, "retry"];
-        let decided = admin.decide("outbox", &path, &asked, "semel outbox list");
+        let decided = admin.post_to("outbox", &path, &request, "semel outbox list");
         let answer = decided.await?;
         let revived: Revived = answer.read()?;
         if json {
@@ -168,15 +175,15 @@ impl Retry {
         }
         let (id, status) = (text::line(&revived.id), text::line(&revived.status));
         print(&format!(
-            "{id} is {status} again: the relay tries it next\n"
+            "{id} is {status} again: the relay publishes it next\n"
         ))
     }
 }
 
-/// An id as it is printed here and in logs.
+/// Parses an id as printed here and in logs.
 fn id(text: &str) -> Result<EventId, String> {
     let id = text.trim().parse::<EventId>();
-    id.map_err(|_| "an id looks like 0198a1b2-c3d4-7000-8000-00000000000a".to_owned())
+    id.map_err(|_| "invalid id: expected one like 0198a1b2-c3d4-7000-8000-00000000000a".to_owned())
 }
 
 #[cfg(test)]
@@ -184,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_things_stand_is_said_in_a_line() {
+    fn the_summary_is_one_line() {
         let mut listed = Listed {
             waiting: 0,
             waiting_or_more: false,
@@ -199,8 +206,8 @@ mod tests {
         listed.dead = 2;
         assert_eq!(
             summary(&listed),
-            "100000+ waiting, the oldest since 61 seconds; 2 dead: mend what is wrong, then semel \
-             outbox retry ID"
+            "100000+ waiting, the oldest for 61 seconds; 2 dead: fix the cause, then semel outbox \
+             retry ID"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! `semel worker`: what happens out of band, in a process of its own.
+//! `semel worker`: the background jobs in their own process.
 
 use std::path::PathBuf;
 
@@ -8,32 +8,33 @@ use semel_gateway::config::{Collector, Environment, Flags, Listen, Source, Store
 
 use crate::gateway::announce;
 use crate::logging;
+use crate::startup::Settings;
 
-/// Sweeper, reconciler and retention alone, for deployments with several gateways. It reads the
-/// gateways' own configuration, so that it knows how to find out what became of an operation.
+/// Runs the background jobs (sweep, reconcile, retention, outbox relay) without serving requests,
+/// for deployments with several gateways. It reads the gateways' configuration.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where `[route.reconcile]` asks, unless it names a host [env: `SEMEL_UPSTREAM`]
+    /// URL that `[route.reconcile]` polls, unless it names a host [env: `SEMEL_UPSTREAM`]
     #[arg(long, value_name = "URL")]
     upstream: Option<Upstream>,
 
-    /// Where operators come in [env: `SEMEL_ADMIN_LISTEN`] [default: 127.0.0.1:8081]
+    /// Address for operators: console, admin API, metrics [env: `SEMEL_ADMIN_LISTEN`] [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDRESS")]
     admin_listen: Option<Listen>,
 
-    /// Where operations are remembered [env: `SEMEL_STORE`] [default: sqlite:semel.db]
+    /// Store of the records [env: `SEMEL_STORE`] [default: sqlite:semel.db]
     #[arg(long, value_name = "URL")]
     store: Option<StoreUrl>,
 
-    /// The gateways' configuration, in TOML [env: `SEMEL_CONFIG`]
+    /// The gateways' configuration file, in TOML [env: `SEMEL_CONFIG`]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// Who takes traces, such as <http://127.0.0.1:4318>: OTLP over HTTP [env: `SEMEL_OTLP_ENDPOINT`]
+    /// Trace collector, such as <http://127.0.0.1:4318>: OTLP over HTTP [env: `SEMEL_OTLP_ENDPOINT`]
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<Collector>,
 
-    /// How logs are written to standard error
+    /// Format of the logs on standard error
     #[arg(
         long,
         env = "SEMEL_LOG_FORMAT",
@@ -43,7 +44,7 @@ pub(crate) struct Args {
     log_format: logging::Format,
 }
 
-/// Runs the command. A configuration that is wrong comes back as its report.
+/// Runs the command. An invalid configuration is returned as its report.
 pub(crate) fn run(args: Args) -> Result<()> {
     let source = Source {
         file: args.config,
@@ -62,6 +63,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start the runtime")?;
+    let settings = Settings::of(&config);
     let ended = runtime.block_on(semel_gateway::run(
         config,
         source,
@@ -69,8 +71,8 @@ pub(crate) fn run(args: Args) -> Result<()> {
         None,
         announce,
     ));
-    // Dropped first, so that nothing goes on whose span would be missed.
+    // Dropped first, so that no task runs whose spans would be lost.
     drop(runtime);
     traces.close();
-    Ok(ended?)
+    ended.map_err(|error| settings.explain(error))
 }

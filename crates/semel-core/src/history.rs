@@ -1,22 +1,22 @@
-//! What happened to an operation besides an ordinary execution.
+//! The history of a record: all that happened to it besides an ordinary execution.
 //!
-//! An execution that begins, ends and is replayed is told by the record's own columns, and its
-//! history is empty. What is out of the ordinary is an [`Entry`] of its own, written in the
-//! transaction that made the change. Entries are chained: each holds a hash over itself and the
+//! An execution that begins, ends and is replayed shows in the record's own columns, and its
+//! history is empty. Anything else is an [`Entry`] of its own, written in the transaction that made
+//! the change. Entries are chained: each holds a hash over itself and the
 //! one before, so an entry that was altered, removed from the middle or put in shows.
 //!
-//! [`note`] decides what is told; like the [`transition`](crate::transition) functions, stores
-//! repeat it and a conformance suite compares.
+//! [`note`] decides which events get an entry. As with the [`transition`](crate::transition)
+//! functions, stores repeat it and the conformance suite compares.
 
 mod chain;
-mod what;
+mod kind;
 
 use std::fmt;
 
 use bytes::Bytes;
 
 pub use chain::{Broken, append, verify};
-pub use what::What;
+pub use kind::EntryKind;
 
 use crate::transition::{Answer, Decision, Held, Resolution, Transition, Verdict};
 use crate::{Code, Event, Record, State, Timestamp};
@@ -28,8 +28,8 @@ pub const MAX_EVIDENCE: usize = 4096;
 /// The most bytes of a reason.
 pub const MAX_REASON: usize = 1024;
 
-/// The most entries of one operation that change nothing ([`What::Asked`], [`What::Fenced`]).
-/// Changes are always told.
+/// The most entries of one operation that change nothing ([`EntryKind::Asked`], [`EntryKind::Fenced`]).
+/// Entries about changes are not limited.
 pub const MAX_REMARKS: u32 = 200;
 
 /// The hash before the first.
@@ -38,9 +38,9 @@ pub const GENESIS: [u8; 32] = [0; 32];
 /// One line of a history.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Its place, from 1.
+    /// Its position, from 1.
     pub seq: u32,
-    /// What was told.
+    /// Its content.
     pub note: Note,
     /// The hash of the evidence; it stays where the evidence was erased.
     pub evidence_hash: Option<[u8; 32]>,
@@ -48,7 +48,7 @@ pub struct Entry {
     pub hash: [u8; 32],
 }
 
-/// What is told in one line.
+/// The content of one entry.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Note {
     /// When.
@@ -56,7 +56,7 @@ pub struct Note {
     /// The attempt that it is about.
     pub attempt: u32,
     /// What happened.
-    pub what: What,
+    pub what: EntryKind,
     /// Who made it happen: a role, a webhook's source, a person.
     pub actor: Box<str>,
     /// The machine-readable reason.
@@ -69,26 +69,26 @@ pub struct Note {
 
 /// Who did something out of band, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct By {
+pub struct Actor {
     /// A role, a webhook's source, a person.
     pub who: Box<str>,
     /// In words, where a person did it.
     pub why: Option<Box<str>>,
 }
 
-/// Who executes, as histories call it.
+/// The actor that executes.
 pub const EXECUTOR: &str = "executor";
-/// Who asks to execute, as histories call it.
+/// The actor that asks to execute.
 pub const CLIENT: &str = "client";
-/// Who looks for silent owners, as histories call it.
+/// The actor that looks for expired leases.
 pub const SWEEPER: &str = "sweeper";
 
-/// Who goes on where a silent owner stopped, without its client.
+/// The actor that resumes an attempt whose lease expired, without its client.
 pub const COMPLETER: &str = "completer";
-/// Who sets aside what nobody found out, as histories call it.
+/// The actor that dead-letters records whose outcome was not found.
 pub const WORKER: &str = "worker";
 
-/// What is to be told of an event, if anything.
+/// The entry for an event, if it gets one.
 pub fn note(
     before: Option<&Record>,
     event: &Event,
@@ -96,7 +96,7 @@ pub fn note(
     now: Timestamp,
 ) -> Option<Note> {
     let record = after.record.as_ref();
-    let tell = |what: What, actor: &str| Note {
+    let entry = |what: EntryKind, actor: &str| Note {
         at: now,
         attempt: record.map_or(0, |record| record.attempt),
         what,
@@ -105,21 +105,21 @@ pub fn note(
         reason: None,
         evidence: None,
     };
-    let by = |what: What, by: &By| Note {
+    let by = |what: EntryKind, by: &Actor| Note {
         reason: by.why.as_deref().map(|why| cut_reason(why).into()),
-        ..tell(what, &by.who)
+        ..entry(what, &by.who)
     };
     let was = before.map(|before| &before.state);
     let is = record.map(|record| &record.state);
     let applied = match &after.answer {
         Answer::Decision(decision) => {
             return match (decision, was) {
-                (Decision::Resume(_), _) => Some(tell(What::Resumed, CLIENT)),
+                (Decision::Resume(_), _) => Some(entry(EntryKind::Resumed, CLIENT)),
                 (Decision::Execute(_), Some(State::FailedRetryable { .. })) => {
-                    Some(tell(What::Reattempted, CLIENT))
+                    Some(entry(EntryKind::Reattempted, CLIENT))
                 }
                 (Decision::Unknown(_), Some(State::InProgress(_))) => {
-                    Some(tell(What::Unknown, CLIENT))
+                    Some(entry(EntryKind::Unknown, CLIENT))
                 }
                 (
                     Decision::Execute(_)
@@ -141,14 +141,15 @@ pub fn note(
         return None;
     }
     match event {
-        Event::Complete(..) => {
-            matches!(was, Some(State::Unknown(_))).then(|| tell(What::CompletedLate, EXECUTOR))
-        }
+        Event::Complete(..) => matches!(was, Some(State::Unknown(_)))
+            .then(|| entry(EntryKind::CompletedLate, EXECUTOR)),
         // Evicted without a trace, or handed back.
-        Event::Release(..) | Event::Evict(..) => record.map(|_| tell(What::Released, EXECUTOR)),
-        Event::MarkUnknown(..) => Some(tell(What::Unknown, EXECUTOR)),
-        Event::Sweep => Some(tell(What::Unknown, SWEEPER)),
-        Event::ClaimAbandoned(..) => Some(tell(What::Resumed, COMPLETER)),
+        Event::Release(..) | Event::Evict(..) => {
+            record.map(|_| entry(EntryKind::Released, EXECUTOR))
+        }
+        Event::MarkUnknown(..) => Some(entry(EntryKind::Unknown, EXECUTOR)),
+        Event::Sweep => Some(entry(EntryKind::Unknown, SWEEPER)),
+        Event::ClaimAbandoned(..) => Some(entry(EntryKind::Resumed, COMPLETER)),
         Event::Resolve(resolve) => Some(Note {
             evidence: resolve
                 .evidence
@@ -156,17 +157,17 @@ pub fn note(
                 .map(|seen| seen.slice_ref(cut_evidence(seen))),
             ..by(
                 match &resolve.verdict {
-                    Verdict::Completed(_) => What::ResolvedCompleted,
-                    Verdict::NotExecuted(_) => What::ResolvedNotExecuted,
-                    Verdict::StillUnknown(..) => What::Asked,
+                    Verdict::Completed(_) => EntryKind::ResolvedCompleted,
+                    Verdict::NotExecuted(_) => EntryKind::ResolvedNotExecuted,
+                    Verdict::StillUnknown(..) => EntryKind::Asked,
                 },
                 &resolve.by,
             )
         }),
         // Where it waits already nothing changes.
-        Event::DeadLetter(..) => (was != is).then(|| tell(What::DeadLettered, WORKER)),
-        Event::Erase(erasure) => Some(by(What::Erased, erasure)),
-        Event::Reveal(looker) => Some(by(What::Revealed, looker)),
+        Event::DeadLetter(..) => (was != is).then(|| entry(EntryKind::DeadLettered, WORKER)),
+        Event::Erase(erasure) => Some(by(EntryKind::Erased, erasure)),
+        Event::Reveal(looker) => Some(by(EntryKind::Revealed, looker)),
         Event::Reserve(_)
         | Event::Heartbeat(..)
         | Event::Advance(..)
@@ -178,7 +179,7 @@ pub fn note(
 }
 
 /// A refused write: an effect may have happened twice. Heartbeats are refused in the ordinary
-/// course of losing a lease, and tell nothing that is not told already.
+/// course of losing a lease, and add nothing to the entries that are there.
 pub fn fenced(record: &Record, event: &Event, now: Timestamp) -> Option<Note> {
     let (fence, verb) = match event {
         Event::Complete(fence, _) => (fence, "complete"),
@@ -202,7 +203,7 @@ pub fn fenced(record: &Record, event: &Event, now: Timestamp) -> Option<Note> {
     (fence.id == record.id).then(|| Note {
         at: now,
         attempt: fence.attempt,
-        what: What::Fenced,
+        what: EntryKind::Fenced,
         actor: EXECUTOR.into(),
         code: Some(verb.into()),
         reason: None,
@@ -211,7 +212,7 @@ pub fn fenced(record: &Record, event: &Event, now: Timestamp) -> Option<Note> {
 }
 
 /// What an event makes of a history.
-pub fn tell(
+pub fn append_note(
     entries: &mut Vec<Entry>,
     before: Option<&Record>,
     event: &Event,
@@ -242,7 +243,7 @@ pub fn cut_evidence(evidence: &[u8]) -> &[u8] {
     &evidence[..evidence.len().min(MAX_EVIDENCE)]
 }
 
-/// Evidence may hold what is nobody else's business: `Debug` shows how much there is.
+/// Evidence may be confidential: `Debug` shows its length only.
 impl fmt::Debug for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Note")
@@ -263,7 +264,7 @@ impl fmt::Debug for Entry {
     }
 }
 
-impl By {
+impl Actor {
     /// A person.
     pub fn person(who: impl Into<Box<str>>, why: impl Into<Box<str>>) -> Self {
         Self {
@@ -274,7 +275,7 @@ impl By {
 }
 
 /// A part of the system, which has no reasons of its own.
-impl From<&str> for By {
+impl From<&str> for Actor {
     fn from(who: &str) -> Self {
         Self {
             who: who.into(),

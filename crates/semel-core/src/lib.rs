@@ -23,7 +23,7 @@
 //! };
 //! let now = Timestamp::from_micros(1_000_000);
 //!
-//! // The first request is told to execute …
+//! // The first request is granted an execution …
 //! let first = transition::reserve(None, request.clone(), now);
 //! assert!(matches!(first.answer, Decision::Execute(_)));
 //!
@@ -33,11 +33,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod background_job;
 pub mod canonical;
-pub mod chore;
-pub mod figures;
 pub mod fingerprint;
-mod forward;
 pub mod headers;
 pub mod history;
 pub mod identity;
@@ -47,31 +45,27 @@ pub mod memory;
 pub mod outbox;
 pub mod policy;
 pub mod record;
+pub mod statistics;
 pub mod store;
 pub mod stored;
 pub mod time;
 pub mod transaction;
 pub mod transition;
 
-#[doc(hidden)]
-pub use bytes as __bytes;
-
-pub use chore::Chore;
-pub use figures::Figures;
+pub use background_job::BackgroundJob;
 pub use fingerprint::{Fingerprint, Fingerprints};
-pub use history::By;
+pub use history::Actor;
 pub use identity::{Identity, KeyScope};
-pub use inbox::Inbox;
 pub use key::Key;
 pub use memory::Memory;
-pub use outbox::{Outbox, Sink};
+pub use outbox::Sink;
 pub use policy::{Backoff, OnExpired, Policy, Stale, Windows};
 pub use record::{
     Code, Completed, Fence, Lease, OperationId, Owner, Record, RecoveryPoint, Resource, Response,
     State, Status, Unresolved,
 };
-pub use store::{Error, Inspect, Maintain, Store};
+pub use store::{Backend, Error, Store};
 pub use stored::Stored;
 pub use time::{Clock, SystemClock, Timestamp};
-pub use transaction::{Local, Transaction};
+pub use transaction::{LocalPhase, Transaction};
 pub use transition::{Completion, Decision, Event, Held, Reserve, Resolution, Resolve, Verdict};

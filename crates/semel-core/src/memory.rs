@@ -1,27 +1,25 @@
 //! The reference store: the transition functions under one lock.
 //!
-//! It forgets everything with the process, so it is for tests and for learning. What makes
-//! it worth having is that it cannot differ from [`transition`]: it has no rules of its own.
+//! It keeps nothing beyond the process, so it is for tests and for learning. It has no rules of its
+//! own: every change of a record is a call of [`transition::apply`].
 
-mod figures;
+mod due;
 mod inbox;
 mod inspect;
 mod outbox;
+mod statistics;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
+use bytes::Bytes;
+
+use self::due::{body_expires_at, expires_at, purge_at, reconcile_at, resume_at, sweep_at};
 use crate::history::{self, Entry};
 use crate::identity::IdentityHash;
-use crate::store::{Epoch, Error, MAX_BATCH, Result, Which};
-use crate::transition::{
-    self, Answer, Completion, Decision, Event, Held, Reserve, Resolution, Resolve,
-};
-use crate::{
-    Backoff, By, Clock, Code, Fence, Identity, Maintain, OperationId, Owner, Record, RecoveryPoint,
-    Resource, State, Store, SystemClock, Timestamp,
-};
+use crate::store::{Backend, ErasureEpoch, Error, MAX_BATCH, Reply, Request, Result};
+use crate::transition::{self, Answer, Completion, Decision, Event, Reserve};
+use crate::{Clock, Identity, OperationId, Record, RecoveryPoint, SystemClock, Timestamp};
 
 /// A store in memory. Clones share it.
 #[derive(Clone, Debug)]
@@ -30,7 +28,7 @@ pub struct Memory {
     records: Arc<Mutex<Records>>,
 }
 
-/// Records by name, which is by age, and the way from an identity to a name.
+/// All that is stored. Records are in the order of their ids, which is by age.
 #[derive(Debug, Default)]
 struct Records {
     by_id: BTreeMap<OperationId, Record>,
@@ -39,7 +37,7 @@ struct Records {
     erasures: u64,
     inbox: inbox::Messages,
     outbox: outbox::Events,
-    figures: figures::Counted,
+    statistics: statistics::Statistics,
 }
 
 impl Memory {
@@ -54,55 +52,6 @@ impl Memory {
     /// A panic elsewhere cannot leave a record half changed: each change is one assignment.
     fn lock(&self) -> MutexGuard<'_, Records> {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Applies an event to the record of that name, or to its absence.
-    fn apply(&self, id: OperationId, event: &Event) -> Answer {
-        let mut records = self.lock();
-        let now = self.clock.now();
-        records.apply(Some(id), event, now).0
-    }
-
-    fn held(&self, fence: Fence, event: &Event) -> Result<Held> {
-        match self.apply(fence.id, event) {
-            Answer::Held(held) => Ok(held),
-            Answer::Decision(_) | Answer::Resolution(_) | Answer::Applied(_) => Err(mixed_up()),
-        }
-    }
-
-    fn resolution(&self, fence: Fence, event: &Event) -> Result<Resolution> {
-        match self.apply(fence.id, event) {
-            Answer::Resolution(resolution) => Ok(resolution),
-            Answer::Decision(_) | Answer::Held(_) | Answer::Applied(_) => Err(mixed_up()),
-        }
-    }
-
-    /// Applies an event to up to `limit` records for which it is due, in order of `due`.
-    fn apply_due(
-        &self,
-        limit: usize,
-        event: &Event,
-        due: impl Fn(&Record) -> Option<Timestamp>,
-    ) -> Vec<(OperationId, Option<Record>)> {
-        let mut records = self.lock();
-        let now = self.clock.now();
-        let mut candidates: Vec<_> = records
-            .by_id
-            .values()
-            .filter_map(|record| Some((due(record)?, record.id)))
-            .filter(|(at, _)| *at <= now)
-            .collect();
-        candidates.sort_unstable();
-        let mut done = Vec::new();
-        for (_, id) in candidates {
-            if done.len() == limit.min(MAX_BATCH) {
-                break;
-            }
-            if let (Answer::Applied(true), record) = records.apply(Some(id), event, now) {
-                done.push((id, record));
-            }
-        }
-        done
     }
 }
 
@@ -130,7 +79,7 @@ impl Records {
         }
     }
 
-    /// The one way in which a record changes, and its history with it.
+    /// Changes a record and its history. Nothing else does.
     fn apply(
         &mut self,
         id: Option<OperationId>,
@@ -144,7 +93,7 @@ impl Records {
         let after = transition::apply(before.clone(), event.clone(), now);
         if let Some(record) = &after.record {
             let entries = self.histories.entry(record.id).or_default();
-            history::tell(entries, before.as_ref(), event, &after, now);
+            history::append_note(entries, before.as_ref(), event, &after, now);
         }
         let transition::Transition { record, answer } = after;
         if matches!((event, &answer), (Event::Erase(_), Answer::Applied(true))) {
@@ -163,160 +112,239 @@ impl Records {
     }
 }
 
-/// An answer to another question, which cannot be.
-fn mixed_up() -> Error {
-    Error::Corrupt {
-        reason: "the state machine answered another question".into(),
+impl Records {
+    /// Performs one request at one instant.
+    #[allow(clippy::too_many_lines, reason = "one arm for each verb")]
+    fn perform(&mut self, request: Request, now: Timestamp) -> Result<Reply> {
+        Ok(match request {
+            Request::Reserve { request } => {
+                let id = self.find(&request.identity)?.map(|record| record.id);
+                self.apply(id, &Event::Reserve(request), now).0.into()
+            }
+            Request::Complete { fence, completion } => {
+                self.change(fence.id, &Event::Complete(fence, completion), now)
+            }
+            Request::Release { fence, code } => {
+                self.change(fence.id, &Event::Release(fence, code), now)
+            }
+            Request::Evict { fence, code } => {
+                self.change(fence.id, &Event::Evict(fence, code), now)
+            }
+            Request::MarkUnknown {
+                fence,
+                code,
+                resource,
+            } => self.change(fence.id, &Event::MarkUnknown(fence, code, resource), now),
+            Request::Heartbeat { fence, lease } => {
+                self.change(fence.id, &Event::Heartbeat(fence, lease), now)
+            }
+            Request::Advance { fence, point } => {
+                self.change(fence.id, &Event::Advance(fence, point), now)
+            }
+            Request::Watch { .. } => Reply::Watch(None),
+
+            Request::Sweep { limit } => {
+                let swept = self.apply_due(limit, &Event::Sweep, now, sweep_at);
+                Reply::Fences(swept.iter().map(Record::fence).collect())
+            }
+            Request::ClaimAbandoned {
+                operation,
+                owner,
+                lease,
+                limit,
+            } => {
+                let due = |record: &Record| resume_at(record, &operation);
+                let claim = Event::ClaimAbandoned(owner, lease);
+                self.apply_due(limit, &claim, now, due).into()
+            }
+            Request::ClaimDue {
+                filter,
+                backoff,
+                limit,
+            } => {
+                let due = |record: &Record| {
+                    reconcile_at(record).filter(|_| filter.admits(record.identity.operation()))
+                };
+                self.apply_due(limit, &Event::ClaimDue(backoff), now, due)
+                    .into()
+            }
+            Request::Resolve { verdict } => {
+                self.change(verdict.fence.id, &Event::Resolve(verdict), now)
+            }
+            Request::DeadLetter { fence, code } => {
+                self.change(fence.id, &Event::DeadLetter(fence, code), now)
+            }
+            Request::Expire { limit } => self
+                .count_due(limit, &Event::Expire, now, expires_at)
+                .into(),
+            Request::DropBodies { limit } => self
+                .count_due(limit, &Event::DropBody, now, body_expires_at)
+                .into(),
+            Request::Purge { limit } => self.count_due(limit, &Event::Purge, now, purge_at).into(),
+            Request::Erase { id, by } => self.change(id, &Event::Erase(by), now),
+            Request::AuditReveal { id, by } => self.change(id, &Event::Reveal(by), now),
+
+            Request::Find { id } => self.by_id.get(&id).cloned().into(),
+            Request::FindIdentity { identity } => self.find(&identity)?.cloned().into(),
+            Request::FindResource { resource_id } => self.find_resource(&resource_id).into(),
+            Request::History { id } => self.histories.get(&id).cloned().unwrap_or_default().into(),
+            Request::CountUnfinished {} => self.count_unfinished().into(),
+            Request::List { query } => self.list(&query).into(),
+
+            Request::ReceiveMessage { message, handling } => {
+                self.receive_message(message, handling, now).into()
+            }
+            Request::SettleMessage { source, id } => {
+                self.settle_message(source, id);
+                Reply::Done
+            }
+            Request::ClaimParked { backoff, limit } => {
+                self.claim_parked(backoff, limit, now).into()
+            }
+            Request::ForgetMessages { limit } => self.forget_messages(limit, now).into(),
+
+            Request::ClaimEvents {
+                relay,
+                lease,
+                limit,
+            } => self.claim_events(relay, lease, limit, now).into(),
+            Request::MarkSent { events } => {
+                self.mark_sent(events);
+                Reply::Done
+            }
+            Request::HoldBack { event, backoff, .. } => {
+                self.hold_back(event, backoff, now);
+                Reply::Done
+            }
+            Request::DeadLetterEvent { event, reason } => {
+                self.dead_letter_event(event, &reason, now);
+                Reply::Done
+            }
+            Request::DeadEvents { limit } => self.dead_events(limit).into(),
+            Request::ReviveEvent { event } => self.revive_event(event).into(),
+            Request::OutboxBacklog {} => self.outbox_backlog().into(),
+            Request::ReleaseRelay { relay } => {
+                self.release_relay(&relay);
+                Reply::Done
+            }
+
+            Request::AddCounts { activity, misuses } => {
+                self.add_counts(activity, misuses);
+                Reply::Done
+            }
+            Request::Activity { since } => self.activity(since).into(),
+            Request::Misuses { limit } => self.misuses(limit).into(),
+            Request::ScanRecords { after, limit } => self.scan_records(after, limit).into(),
+            Request::RecordCallers { callers } => self.record_callers(callers).into(),
+            Request::AcquireScanLease { owner, lease } => {
+                self.acquire_scan_lease(owner, lease, now).into()
+            }
+            Request::PublishRecordCounts { counts } => {
+                self.publish_record_counts(counts);
+                Reply::Done
+            }
+            Request::RecordCounts {} => self.record_counts().into(),
+            Request::FindKey { key } => self.find_key(&key)?.into(),
+            Request::ForgetActivity { before, limit } => self.forget_activity(before, limit).into(),
+            Request::ForgetMisuses { before, limit } => self.forget_misuses(before, limit).into(),
+        })
+    }
+
+    /// Applies an event to the record with that id, or to its absence.
+    fn change(&mut self, id: OperationId, event: &Event, now: Timestamp) -> Reply {
+        self.apply(Some(id), event, now).0.into()
+    }
+
+    /// Applies an event to up to `limit` records for which it is due, in order of `due`, and
+    /// returns those that are left of them.
+    fn apply_due(
+        &mut self,
+        limit: usize,
+        event: &Event,
+        now: Timestamp,
+        due: impl Fn(&Record) -> Option<Timestamp>,
+    ) -> Vec<Record> {
+        let changed = self.change_due(limit, event, now, due);
+        changed.into_iter().flatten().collect()
+    }
+
+    /// As [`apply_due`](Records::apply_due), and returns the number of records.
+    fn count_due(
+        &mut self,
+        limit: usize,
+        event: &Event,
+        now: Timestamp,
+        due: impl Fn(&Record) -> Option<Timestamp>,
+    ) -> usize {
+        self.change_due(limit, event, now, due).len()
+    }
+
+    fn change_due(
+        &mut self,
+        limit: usize,
+        event: &Event,
+        now: Timestamp,
+        due: impl Fn(&Record) -> Option<Timestamp>,
+    ) -> Vec<Option<Record>> {
+        let mut candidates: Vec<_> = self
+            .by_id
+            .values()
+            .filter_map(|record| Some((due(record)?, record.id)))
+            .filter(|(at, _)| *at <= now)
+            .collect();
+        candidates.sort_unstable();
+        let mut changed = Vec::new();
+        for (_, id) in candidates {
+            if changed.len() == limit.min(MAX_BATCH) {
+                break;
+            }
+            if let (Answer::Applied(true), record) = self.apply(Some(id), event, now) {
+                changed.push(record);
+            }
+        }
+        changed
     }
 }
 
-impl Store for Memory {
-    async fn reserve(&self, request: Reserve) -> Result<Decision> {
+impl From<Answer> for Reply {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Decision(decision) => decision.into(),
+            Answer::Held(held) => held.into(),
+            Answer::Resolution(resolution) => resolution.into(),
+            Answer::Applied(applied) => applied.into(),
+        }
+    }
+}
+
+impl Backend for Memory {
+    async fn call(&self, request: Request) -> Result<Reply> {
         let mut records = self.lock();
         let now = self.clock.now();
-        let id = records.find(&request.identity)?.map(|record| record.id);
-        match records.apply(id, &Event::Reserve(request), now).0 {
-            Answer::Decision(decision) => Ok(decision),
-            Answer::Held(_) | Answer::Resolution(_) | Answer::Applied(_) => Err(mixed_up()),
-        }
+        records.perform(request, now)
+    }
+
+    fn try_decide(&self, _: &Reserve) -> Option<Decision> {
+        None
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.clock)
     }
 
-    fn epoch(&self) -> Option<Epoch> {
-        Some(Epoch(self.lock().erasures))
+    fn erasure_epoch(&self) -> Option<ErasureEpoch> {
+        Some(ErasureEpoch(self.lock().erasures))
     }
 
-    async fn complete(&self, fence: Fence, completion: Completion) -> Result<Held> {
-        self.held(fence, &Event::Complete(fence, completion))
+    fn prepare(&self, _: OperationId, completion: Completion) -> Result<Completion> {
+        Ok(completion)
     }
 
-    async fn release(&self, fence: Fence, code: Code) -> Result<Held> {
-        self.held(fence, &Event::Release(fence, code))
+    fn prepare_point(&self, _: OperationId, point: RecoveryPoint) -> Result<RecoveryPoint> {
+        Ok(point)
     }
 
-    async fn evict(&self, fence: Fence, code: Code) -> Result<Held> {
-        self.held(fence, &Event::Evict(fence, code))
-    }
-
-    async fn mark_unknown(
-        &self,
-        fence: Fence,
-        code: Code,
-        resource: Option<Resource>,
-    ) -> Result<Held> {
-        self.held(fence, &Event::MarkUnknown(fence, code, resource))
-    }
-
-    async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {
-        self.held(fence, &Event::Heartbeat(fence, lease))
-    }
-
-    async fn advance(&self, fence: Fence, point: RecoveryPoint) -> Result<Held> {
-        self.held(fence, &Event::Advance(fence, point))
-    }
-}
-
-impl Maintain for Memory {
-    async fn sweep(&self, limit: usize) -> Result<Vec<Fence>> {
-        let swept = self.apply_due(limit, &Event::Sweep, |record| match &record.state {
-            State::InProgress(lease) => Some(lease.sweep_at()),
-            State::Completed(_)
-            | State::FailedRetryable { .. }
-            | State::Unknown(_)
-            | State::Expired { .. } => None,
-        });
-        let records = swept.into_iter().filter_map(|(_, record)| record);
-        Ok(records.map(|record| record.fence()).collect())
-    }
-
-    async fn claim_abandoned(
-        &self,
-        operation: &str,
-        owner: Owner,
-        lease: Duration,
-        limit: usize,
-    ) -> Result<Vec<Record>> {
-        let due = |record: &Record| match &record.state {
-            State::InProgress(lease) if *operation == *record.identity.operation() => {
-                lease.resume_at()
-            }
-            State::InProgress(_)
-            | State::Completed(_)
-            | State::FailedRetryable { .. }
-            | State::Unknown(_)
-            | State::Expired { .. } => None,
-        };
-        let claimed = self.apply_due(limit, &Event::ClaimAbandoned(owner, lease), due);
-        Ok(claimed
-            .into_iter()
-            .filter_map(|(_, record)| record)
-            .collect())
-    }
-
-    async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {
-        let due = |record: &Record| match &record.state {
-            State::Unknown(unresolved) => which
-                .admits(record.identity.operation())
-                .then_some(unresolved.reconcile_after),
-            State::InProgress(_)
-            | State::Completed(_)
-            | State::FailedRetryable { .. }
-            | State::Expired { .. } => None,
-        };
-        let claimed = self.apply_due(limit, &Event::ClaimDue(backoff), due);
-        Ok(claimed
-            .into_iter()
-            .filter_map(|(_, record)| record)
-            .collect())
-    }
-
-    async fn resolve(&self, verdict: Resolve) -> Result<Resolution> {
-        self.resolution(verdict.fence, &Event::Resolve(verdict))
-    }
-
-    async fn dead_letter(&self, fence: Fence, code: Code) -> Result<Resolution> {
-        self.resolution(fence, &Event::DeadLetter(fence, code))
-    }
-
-    async fn expire(&self, limit: usize) -> Result<usize> {
-        let expired = self.apply_due(limit, &Event::Expire, |record| match &record.state {
-            State::Completed(completed) => Some(completed.expires_at),
-            State::FailedRetryable { expires_at } => Some(*expires_at),
-            State::InProgress(_) | State::Unknown(_) | State::Expired { .. } => None,
-        });
-        Ok(expired.len())
-    }
-
-    async fn drop_bodies(&self, limit: usize) -> Result<usize> {
-        let dropped = self.apply_due(limit, &Event::DropBody, |record| match &record.state {
-            State::Completed(completed) => completed.body_expires_at,
-            State::InProgress(_)
-            | State::FailedRetryable { .. }
-            | State::Unknown(_)
-            | State::Expired { .. } => None,
-        });
-        Ok(dropped.len())
-    }
-
-    async fn purge(&self, limit: usize) -> Result<usize> {
-        let purged = self.apply_due(limit, &Event::Purge, |record| match &record.state {
-            State::Expired { purge_at } => Some(*purge_at),
-            State::InProgress(_)
-            | State::Completed(_)
-            | State::FailedRetryable { .. }
-            | State::Unknown(_) => None,
-        });
-        Ok(purged.len())
-    }
-
-    async fn erase(&self, id: OperationId, by: By) -> Result<bool> {
-        Ok(self.apply(id, &Event::Erase(by)) == Answer::Applied(true))
-    }
-
-    async fn revealed(&self, id: OperationId, by: By) -> Result<bool> {
-        Ok(self.apply(id, &Event::Reveal(by)) == Answer::Applied(true))
+    fn decrypt_evidence(&self, _: OperationId, evidence: Bytes) -> Result<Bytes> {
+        Ok(evidence)
     }
 }

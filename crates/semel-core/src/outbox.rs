@@ -1,6 +1,7 @@
 //! Events that go out to elsewhere, at least once each.
 //!
-//! An event is written in the transaction of what it tells of, so there is none without the other.
+//! An event is written in the transaction of the change that it reports, so neither exists without
+//! the other.
 //! A relay publishes what is written: in order within an aggregate, and removed only once the
 //! broker has confirmed that it keeps it. What was published and not removed is published again,
 //! under the same id; a consumer that must act once says so to its inbox.
@@ -9,18 +10,16 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::str::FromStr;
-use std::time::Duration;
 
 use bytes::Bytes;
 use uuid::Uuid;
 
-use crate::store::Result;
-use crate::{Backoff, Owner, Timestamp};
+use crate::Timestamp;
 
 /// Longest kind or aggregate of an event, in bytes.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// Largest payload of an event, in bytes: what brokers take without being told otherwise.
+/// Largest payload of an event, in bytes: the default limit of brokers.
 pub const MAX_PAYLOAD_BYTES: usize = 1 << 20;
 
 /// Longest reason that is kept of a failure, in bytes.
@@ -96,55 +95,6 @@ pub struct Backlog {
 /// Counting stops here.
 pub const MAX_BACKLOG_COUNTED: u64 = 100_000;
 
-/// What a store keeps of events that go out. Writing them is each store's own affair, since it
-/// happens in a transaction of its own kind.
-///
-/// May be used by many processes at once: one of them relays, and the others stand by.
-///
-/// # Errors
-/// As in [`store`](crate::store). Every call may be made again.
-///
-/// # Cancellation
-/// As for [`Store`](crate::Store).
-pub trait Outbox: Send + Sync + 'static {
-    /// Makes `relay` the one that publishes, for `lease` from now, unless another is; and hands it
-    /// up to `limit` events, oldest first, without those of aggregates that are held back. Nothing
-    /// where another relays.
-    fn claim_events(
-        &self,
-        relay: Owner,
-        lease: Duration,
-        limit: usize,
-    ) -> impl Future<Output = Result<Vec<Waiting>>> + Send;
-
-    /// The broker has them: they are removed, and their aggregates are no longer held back.
-    fn mark_sent(&self, events: Vec<EventId>) -> impl Future<Output = Result<()>> + Send;
-
-    /// The broker refused it: its aggregate is held back for a time that grows with the tries.
-    fn hold_back(
-        &self,
-        event: EventId,
-        reason: &str,
-        backoff: Backoff,
-    ) -> impl Future<Output = Result<()>> + Send;
-
-    /// Nobody will take it: it waits for a person, and what came after it goes on.
-    fn set_aside(&self, event: EventId, reason: &str) -> impl Future<Output = Result<()>> + Send;
-
-    /// Events that wait for a person, oldest first.
-    fn dead_events(&self, limit: usize) -> impl Future<Output = Result<Vec<DeadEvent>>> + Send;
-
-    /// A person says that it is to be tried again; says whether it was waiting for one. What came
-    /// after it may be published already.
-    fn revive(&self, event: EventId) -> impl Future<Output = Result<bool>> + Send;
-
-    /// How it stands.
-    fn backlog(&self) -> impl Future<Output = Result<Backlog>> + Send;
-
-    /// Hands the outbox over to whoever asks next: a relay that stops need not be waited for.
-    fn stand_down(&self, relay: Owner) -> impl Future<Output = Result<()>> + Send;
-}
-
 /// Where events go.
 pub trait Sink: Send + Sync + 'static {
     /// Publishes one event under its id, and returns once the broker has confirmed that it keeps
@@ -153,8 +103,7 @@ pub trait Sink: Send + Sync + 'static {
 }
 
 /// An event on its way.
-pub type Publishing<'a> =
-    Pin<Box<dyn Future<Output = std::result::Result<(), Refused>> + Send + 'a>>;
+pub type Publishing<'a> = Pin<Box<dyn Future<Output = Result<(), Refused>> + Send + 'a>>;
 
 /// Why an event is not published, as far as is known: it may have arrived all the same.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -176,7 +125,7 @@ impl Event {
         kind: impl Into<Box<str>>,
         aggregate: impl Into<Box<str>>,
         payload: impl Into<Bytes>,
-    ) -> std::result::Result<Self, Invalid> {
+    ) -> Result<Self, Invalid> {
         let event = Self {
             id: EventId::generate(),
             kind: kind.into(),
@@ -196,7 +145,7 @@ impl Event {
     ///
     /// # Errors
     /// See [`Invalid`].
-    pub fn check(&self) -> std::result::Result<(), Invalid> {
+    pub fn check(&self) -> Result<(), Invalid> {
         // Brokers make subjects and headers of these.
         let fits = |name: &str| {
             (1..=MAX_NAME_BYTES).contains(&name.len())
@@ -266,7 +215,7 @@ impl fmt::Debug for EventId {
 impl FromStr for EventId {
     type Err = uuid::Error;
 
-    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
         text.parse().map(Self)
     }
 }

@@ -17,15 +17,15 @@ pub struct Policy {
     /// Whether the operation is built of phases that can be resumed. [`Stale::Resume`]
     /// has no effect without it.
     pub recovery_points: bool,
-    /// How long after its lease an operation that can be resumed waits for somebody to do so,
+    /// How long after its lease an operation that can be resumed waits to be resumed,
     /// before it is unknown like any other.
     pub resume_within: Duration,
     /// What a retry after the replay window gets.
     pub on_expired: OnExpired,
 }
 
-/// How long a finished operation is remembered. The record keeps these, so that whoever
-/// finishes it, in whatever process, gives it the same windows.
+/// How long a finished operation is remembered. The record keeps these, so that every
+/// process that finishes it gives it the same windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Windows {
     /// How long after completion a retry is replayed.

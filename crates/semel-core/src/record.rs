@@ -32,7 +32,7 @@ pub struct Record {
     pub windows: Windows,
     /// Why the operation is where it is, where that needs a reason.
     pub last_error: Option<Code>,
-    /// Who moved it out of `unknown`, where somebody did.
+    /// Who resolved it, if it was unknown and is resolved.
     pub resolved_by: Option<Box<str>>,
     /// When the key was first used.
     pub created_at: Timestamp,
@@ -68,7 +68,7 @@ pub struct Lease {
     pub owner: Owner,
     /// Until when the owner is believed to be alive.
     pub locked_until: Timestamp,
-    /// How long after that it waits for somebody who resumes it; `None` where nobody may.
+    /// How long after that it may be resumed; `None` where it must not be.
     pub resume_within: Option<Duration>,
 }
 
@@ -113,7 +113,7 @@ pub enum Status {
 
 /// What was sent to the first caller, and is sent to every other.
 ///
-/// It may hold what is nobody else's business, so `Debug` shows how much there is, not what.
+/// It may be confidential, so `Debug` shows its size and not its content.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Response {
     /// The HTTP status, or the application's own code.
@@ -178,7 +178,7 @@ impl Record {
 }
 
 impl Lease {
-    /// When the sweeper may say that nobody knows how it ended.
+    /// When the sweeper may mark it unknown.
     pub fn sweep_at(&self) -> Timestamp {
         let waits = self.resume_within.unwrap_or_default();
         self.locked_until.saturating_add(waits)
@@ -191,7 +191,7 @@ impl Lease {
 }
 
 impl State {
-    /// This state's word.
+    /// The status of this state.
     pub fn status(&self) -> Status {
         match self {
             Self::InProgress(_) => Status::InProgress,
@@ -213,7 +213,7 @@ impl Status {
         Self::Expired,
     ];
 
-    /// The word as it is stored and shown.
+    /// The status as it is stored and shown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::InProgress => "in_progress",
@@ -224,7 +224,7 @@ impl Status {
         }
     }
 
-    /// The status of that word, if there is one.
+    /// The status with that stored form, if there is one.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == word)
     }

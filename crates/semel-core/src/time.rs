@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// An instant in microseconds since the Unix epoch, as one store's clock tells it.
+/// An instant in microseconds since the Unix epoch, by the clock of one store.
 ///
 /// Integers, because they compare and persist exactly; microseconds, because that is what
 /// PostgreSQL keeps, and two stores must not round differently.
@@ -39,7 +39,7 @@ impl fmt::Debug for Timestamp {
     }
 }
 
-/// The longest duration that is told apart from forever, in microseconds: 146,000 years. Half
+/// The longest duration that differs from forever, in microseconds: 146,000 years. Half
 /// of what an integer holds, so that a store may add it to the present without overflowing.
 pub const FOREVER_MICROS: i64 = i64::MAX / 2;
 

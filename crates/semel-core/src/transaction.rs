@@ -1,4 +1,4 @@
-//! The application's own writes and a word about its operation, in one commit.
+//! The application's own writes and the state of its record, in one commit.
 //!
 //! A handler that keeps its rows in the database that holds the records need not choose which
 //! of the two is written first. It leaves its transaction to the layer, and the completion, or
@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::store::Result;
 use crate::{Completion, Fence, Held, RecoveryPoint, Response};
 
-/// A transaction of the application's, open or about to be, that a word about its operation joins.
+/// A transaction of the application, open or about to be opened, that also writes its record.
 ///
 /// Dropping it rolls it back.
 pub trait Transaction: Send + 'static {
@@ -23,13 +23,13 @@ pub trait Transaction: Send + 'static {
     fn finish(self: Box<Self>, fence: Fence, conclude: Conclude) -> Finishing;
 }
 
-/// What is made of what the application found: `Some` of an answer where the transaction found
-/// one, `None` where whoever asks has it. Without a word there is nothing to commit.
-pub type Conclude = Box<dyn FnOnce(Option<Response>) -> Option<Word> + Send>;
+/// Makes the write of the response: `Some` where the transaction produced it, `None` where the caller
+/// has it. Without a write there is nothing to commit.
+pub type Conclude = Box<dyn FnOnce(Option<Response>) -> Option<TransactionWrite> + Send>;
 
-/// What a transaction says about its operation.
+/// The write of a transaction to its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum TransactionWrite {
     /// It is over: as [`Store::complete`](crate::Store::complete).
     Complete(Completion),
     /// A phase of it is over: as [`Store::advance`](crate::Store::advance).
@@ -39,10 +39,10 @@ pub enum Word {
 /// The end of a transaction.
 ///
 /// After [`Error::Ambiguous`](crate::Error::Ambiguous) it may be committed, or may yet be. The
-/// word must not be written again *outside* of it: the rows would be missing. Whoever
+/// write must not be repeated *outside* of it: the rows would be missing. A caller that
 /// needs to know whether a completion is there writes a [`release`](crate::Store::release): it
 /// applies if the transaction is rolled back, and is fenced by a completed record if it is
-/// committed. Whoever goes on after a phase asks for the record: the next attempt is granted after
+/// committed. A caller that goes on after a phase reserves again: the next attempt is granted after
 /// the transaction has ended, since it holds the row.
 ///
 /// After any other error it is rolled back.
@@ -62,7 +62,7 @@ pub enum Finished {
 /// With PostgreSQL it is made of a pair, `(transaction, found)`. With SQLite the store makes it,
 /// and what it found is there once it ran.
 #[must_use = "a transaction that is dropped is rolled back"]
-pub struct Local<T> {
+pub struct LocalPhase<T> {
     transaction: Box<dyn Transaction>,
     found: Found<T>,
 }
@@ -75,7 +75,7 @@ enum Found<T> {
     Inside(Slot<T>),
 }
 
-impl<T> Local<T> {
+impl<T> LocalPhase<T> {
     /// A transaction that fills `slot` while it is finished, before it concludes.
     pub fn inside(transaction: impl Transaction, slot: Slot<T>) -> Self {
         Self {
@@ -99,7 +99,7 @@ impl<T> Local<T> {
     }
 }
 
-impl<T, X: Transaction> From<(X, T)> for Local<T> {
+impl<T, X: Transaction> From<(X, T)> for LocalPhase<T> {
     fn from((transaction, found): (X, T)) -> Self {
         Self {
             transaction: Box::new(transaction),
@@ -110,7 +110,7 @@ impl<T, X: Transaction> From<(X, T)> for Local<T> {
 
 /// A phase takes a future, since a phase that is over is not to be begun. One that waits for its
 /// store anyway is as good.
-impl<T: Send> IntoFuture for Local<T> {
+impl<T: Send> IntoFuture for LocalPhase<T> {
     type Output = std::result::Result<Self, Infallible>;
     type IntoFuture = Ready<Self::Output>;
 
@@ -119,8 +119,8 @@ impl<T: Send> IntoFuture for Local<T> {
     }
 }
 
-impl<T> fmt::Debug for Local<T> {
+impl<T> fmt::Debug for LocalPhase<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Local").finish_non_exhaustive()
+        f.debug_struct("LocalPhase").finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! The one truth: what each event makes of a record.
+//! The state machine: what each event makes of a record.
 //!
 //! Every function here takes the record as it is (or its absence), the event, and the
 //! present instant, and gives back the record as it will be together with the answer. None
@@ -7,7 +7,7 @@
 //! The verbs of the request path are in [`reserve`](fn@reserve) and the functions of the
 //! holder ([`complete`], [`release`], [`evict`], [`mark_unknown`], [`heartbeat`],
 //! [`advance`]); the rest happens out of band. [`apply`] is the same as one function over
-//! one [`Event`], for whoever replays or explores histories.
+//! one [`Event`], for replaying and exploring histories.
 
 mod holder;
 mod maintenance;
@@ -16,6 +16,7 @@ mod reserve;
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::Serialize;
 
 pub use holder::{advance, complete, evict, heartbeat, mark_unknown, release};
 pub use maintenance::{
@@ -25,7 +26,7 @@ pub use maintenance::{
 pub use reserve::reserve;
 
 use crate::{
-    Backoff, By, Code, Fence, Fingerprints, Identity, OperationId, Owner, Policy, Record,
+    Actor, Backoff, Code, Fence, Fingerprints, Identity, OperationId, Owner, Policy, Record,
     RecoveryPoint, Resource, Response, Status, Timestamp,
 };
 
@@ -34,7 +35,7 @@ use crate::{
 pub struct Transition<A> {
     /// The record from now on; `None` where there is none.
     pub record: Option<Record>,
-    /// What the one who caused the event is told.
+    /// The answer to the caller.
     pub answer: A,
 }
 
@@ -61,9 +62,9 @@ pub enum Event {
     ClaimAbandoned(Owner, Duration),
     /// A reconciler wants to look, and will look again after the backoff.
     ClaimDue(Backoff),
-    /// Somebody found out.
+    /// A reconciler or a person found the outcome.
     Resolve(Resolve),
-    /// Nobody will find out without a person.
+    /// The outcome needs a person.
     DeadLetter(Fence, Code),
     /// The replay window may be over.
     Expire,
@@ -72,9 +73,9 @@ pub enum Event {
     /// The tombstone's time may be over.
     Purge,
     /// A person's data is to be removed.
-    Erase(By),
+    Erase(Actor),
     /// A person asks to see the stored response.
-    Reveal(By),
+    Reveal(Actor),
 }
 
 /// What an [`Event`] is answered with.
@@ -115,7 +116,7 @@ pub enum Decision {
     Resume(Grant),
     /// Give the client the stored response.
     Replay(Replay),
-    /// Somebody is executing.
+    /// Another attempt is executing.
     InProgress(InProgress),
     /// It may have happened; come back later.
     Unknown(Unknown),
@@ -150,7 +151,7 @@ pub struct Replay {
     pub resource: Option<Resource>,
     /// When replaying stops.
     pub expires_at: Timestamp,
-    /// When the body goes, where it goes before the rest: whoever keeps a copy drops it then.
+    /// When the body goes, where it goes before the rest: a cache drops it then.
     pub body_expires_at: Option<Timestamp>,
 }
 
@@ -163,7 +164,7 @@ pub struct InProgress {
     pub locked_until: Timestamp,
 }
 
-/// An outcome that nobody knows yet.
+/// An outcome that is not known yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unknown {
     /// The operation.
@@ -192,7 +193,40 @@ pub struct Completion {
     pub resource: Option<Resource>,
 }
 
-/// What the holder of an attempt is told of its write.
+impl Completion {
+    /// A completion with this response, and without a resource.
+    pub fn new(status: u16, headers: Vec<(Box<str>, Bytes)>, body: impl Into<Bytes>) -> Self {
+        Self {
+            response: Response {
+                status,
+                headers,
+                body: Some(body.into()),
+                schema_version: 0,
+            },
+            resource: None,
+        }
+    }
+
+    /// A completion with a JSON body, as a reconciler builds it from what the provider returned.
+    ///
+    /// ```
+    /// use semel_core::Completion;
+    ///
+    /// let body = std::collections::BTreeMap::from([("id", "pay_789")]);
+    /// let completion = Completion::json(201, &body)?;
+    /// assert_eq!(completion.response.body.unwrap(), r#"{"id":"pay_789"}"#);
+    /// # Ok::<_, serde_json::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// The body cannot be written as JSON.
+    pub fn json(status: u16, body: &impl Serialize) -> serde_json::Result<Self> {
+        let headers = vec![("content-type".into(), "application/json".into())];
+        Ok(Self::new(status, headers, serde_json::to_vec(body)?))
+    }
+}
+
+/// The result of a write by the holder of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
     /// It is written.
@@ -219,7 +253,7 @@ pub struct Resolve {
     /// What was found.
     pub verdict: Verdict,
     /// Who found it: a reconciler, a webhook's source, a person.
-    pub by: By,
+    pub by: Actor,
     /// What was seen; kept in the history, cut at
     /// [`MAX_EVIDENCE`](crate::history::MAX_EVIDENCE).
     pub evidence: Option<Bytes>,
@@ -232,11 +266,11 @@ pub enum Verdict {
     Completed(Completion),
     /// It is proven that it did not happen. Absence downstream alone is no proof.
     NotExecuted(Code),
-    /// Still nobody knows; why not, and when to look again.
+    /// It is still unknown; why, and when to look again.
     StillUnknown(Code, Timestamp),
 }
 
-/// What the one who passed a verdict is told.
+/// The result of applying a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
     /// The verdict stands.
@@ -288,7 +322,7 @@ impl<A> Transition<A> {
 }
 
 impl Fenced {
-    /// What `record` shows to somebody whose write it refuses.
+    /// The refusal of a write by `record`.
     pub fn by(record: Option<&Record>) -> Self {
         Self {
             found: record.map(|record| (record.state.status(), record.attempt)),

@@ -1,29 +1,29 @@
-// Refreshes what is live, and copies ids. Every page works without it.
+// Refreshes the live part of the overview, and copies ids. Every page works without it.
 "use strict";
 (() => {
-  const EVERY = 2000;
+  const REFRESH_MS = 2000;
 
-  // What is live: the server renders it again, and this puts it in the place of what was.
+  // The server renders the live part; this replaces the old one.
   const live = document.querySelector("[data-live]");
   const pulse = document.getElementById("pulse");
   if (live && pulse) {
-    const word = document.getElementById("pulse-word");
+    const label = document.getElementById("pulse-label");
     const asOf = document.getElementById("as-of");
-    const said = document.getElementById("pulse-said");
-    const plain = word.textContent;
+    const announcement = document.getElementById("pulse-announcement");
+    const connectedText = label.textContent;
     let last = asOf.textContent;
     let timer = 0;
-    let asking = false;
+    let fetching = false;
     let lost = false;
 
-    // The time changes without a word to whoever listens; only losing and finding it is said.
-    const tell = (gone) => {
+    // Screen readers hear only the loss and return of the connection, not each update.
+    const setConnection = (isLost) => {
       asOf.textContent = last;
-      if (gone === lost) return;
-      lost = gone;
-      word.textContent = gone ? "Connection lost, last update" : plain;
-      said.textContent = gone ? `Connection lost, last update ${last} UTC` : "Connected again";
-      pulse.classList.toggle("lost", gone);
+      if (isLost === lost) return;
+      lost = isLost;
+      label.textContent = isLost ? "Connection lost, last update" : connectedText;
+      announcement.textContent = isLost ? `Connection lost, last update ${last} UTC` : "Reconnected";
+      pulse.classList.toggle("lost", isLost);
     };
 
     const selecting = () => {
@@ -31,11 +31,11 @@
       return selection && !selection.isCollapsed && live.contains(selection.anchorNode);
     };
 
-    const put = (html) => {
+    const replaceLive = (html) => {
       const fresh = new DOMParser().parseFromString(html, "text/html").body.firstElementChild;
-      if (!fresh || !fresh.dataset.at) throw new Error("that is not the fragment");
+      if (!fresh || !fresh.dataset.at) throw new Error("the response is not the fragment");
       last = fresh.dataset.at;
-      // Whoever is reading, selecting or tabbing through is not disturbed.
+      // Does not disturb a selection or the keyboard focus.
       if (selecting()) return;
       for (const open of live.querySelectorAll("details[open][id]")) {
         const same = fresh.querySelector(`#${CSS.escape(open.id)}`);
@@ -50,48 +50,48 @@
       if (path) live.querySelector(path)?.focus({ preventScroll: true });
     };
 
-    const ask = async () => {
-      if (asking || document.hidden) return;
-      asking = true;
+    const refresh = async () => {
+      if (fetching || document.hidden) return;
+      fetching = true;
       try {
         const answer = await fetch(live.dataset.live, {
-          // Nobody asked: a page that is left open must not keep its session alive.
+          // A page that is left open must not keep its session alive.
           headers: { Accept: "text/html", "X-Semel-Background": "1" },
           credentials: "same-origin",
           cache: "no-store",
           redirect: "error",
           signal: AbortSignal.timeout(10000),
         });
-        // The session is over: the page itself says where to log in.
+        // The session ended: reloading shows the login page.
         if (answer.status === 401) return location.reload();
         if (!answer.ok) throw new Error(String(answer.status));
-        put(await answer.text());
-        tell(false);
+        replaceLive(await answer.text());
+        setConnection(false);
       } catch {
-        tell(true);
+        setConnection(true);
       } finally {
-        asking = false;
+        fetching = false;
       }
     };
 
     const run = () => {
       clearInterval(timer);
       if (!document.hidden) {
-        timer = setInterval(ask, EVERY);
-        ask();
+        timer = setInterval(refresh, REFRESH_MS);
+        refresh();
       }
     };
     document.addEventListener("visibilitychange", run);
     run();
   }
 
-  // A choice is made by choosing.
+  // Submits a filter form on change.
   for (const form of document.querySelectorAll("form[data-auto]")) {
     form.addEventListener("change", () => form.requestSubmit());
     form.classList.add("auto");
   }
 
-  // A button beside what is often copied.
+  // Adds copy buttons.
   for (const text of document.querySelectorAll("[data-copy]")) {
     const button = document.createElement("button");
     button.type = "button";
@@ -104,7 +104,7 @@
         button.textContent = "Copied";
         setTimeout(() => { button.textContent = "Copy"; }, 1500);
       } catch {
-        // Without TLS there is no clipboard: it is selected instead.
+        // Without TLS there is no clipboard: selects the text instead.
         getSelection().selectAllChildren(text);
       }
     });

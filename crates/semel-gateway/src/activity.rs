@@ -1,8 +1,8 @@
-//! What requests are told, counted here and added to what other gateways count.
+//! Counts decisions per operation, and writes the counts to the store.
 //!
-//! The counters are the metrics' own: a recorder in front of the exporter's counts the same steps
-//! once more, by command. Every few seconds what was counted since goes into the store, where the
-//! console finds the sums of all gateways.
+//! A [`Recorder`] in front of the Prometheus recorder sees every counter increment and counts it a
+//! second time, by operation. Every two seconds the counts go into the store, where the console
+//! reads the sums of all gateways.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,22 +12,21 @@ use std::time::Duration;
 use metrics::{
     Counter, CounterFn, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit,
 };
-use semel_core::figures::{Activity, Misuse, Told, stretch};
+use semel_core::statistics::{Activity, DecisionCounts, Misuse, interval_start};
 use semel_core::store::Result;
-use semel_core::{Figures, Inspect, OperationId, Store, Timestamp};
+use semel_core::{OperationId, Store, Timestamp};
 use semel_worker::meters::{MAX_LABELS, OTHER};
 use tokio_util::sync::CancellationToken;
 
 use crate::telemetry::names;
 
-/// How often counts are brought to the store.
-const EVERY: Duration = Duration::from_secs(2);
+/// How often counts are written to the store.
+const WRITE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// The most operations whose keys were misused that are told apart between two visits. Whoever
-/// misuses more at once is known by then.
+/// Maximum number of records with a misused key between two writes; further ones are not counted.
 const MAX_MISUSED: usize = 1000;
 
-/// The counters that are counted, in the order of [`Told::counts`].
+/// The counted metrics, in the order of [`DecisionCounts::counts`].
 const COUNTED: [&str; 8] = [
     names::CREATED,
     names::REPLAY,
@@ -39,30 +38,30 @@ const COUNTED: [&str; 8] = [
     names::STORE_ERROR,
 ];
 
-/// What this process counted since it was last asked. Clones share it.
+/// What this process counted since the last write. Clones share the counts.
 #[derive(Clone, Debug, Default)]
 pub struct Counts(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
-    commands: Mutex<HashMap<Box<str>, Arc<Cells>>>,
-    misused: Mutex<HashMap<OperationId, Misused>>,
+    operations: Mutex<HashMap<Box<str>, Arc<Cells>>>,
+    misused: Mutex<HashMap<OperationId, MisuseCount>>,
 }
 
-/// One command's counters.
+/// The counters of one operation.
 #[derive(Debug, Default)]
 struct Cells([AtomicU64; 8]);
 
-/// How often the key of one operation was used for something else.
+/// How often a record's key was used for a different request.
 #[derive(Clone, Copy, Debug)]
-struct Misused {
+struct MisuseCount {
     count: u64,
     first_at: Timestamp,
     last_at: Timestamp,
 }
 
 impl Counts {
-    /// One request under the key of that operation asked for something else.
+    /// Counts one request that used the key of record `id` for a different request.
     pub(crate) fn misused(&self, id: OperationId, now: Timestamp) {
         let mut misused = lock(&self.0.misused);
         let full = misused.len() >= MAX_MISUSED;
@@ -73,7 +72,7 @@ impl Counts {
             }
             None if full => {}
             None => {
-                let once = Misused {
+                let once = MisuseCount {
                     count: 1,
                     first_at: now,
                     last_at: now,
@@ -84,72 +83,77 @@ impl Counts {
     }
 
     fn cells(&self, operation: &str) -> Arc<Cells> {
-        let mut commands = lock(&self.0.commands);
-        let known = commands.contains_key(operation) || commands.len() < MAX_LABELS;
+        let mut operations = lock(&self.0.operations);
+        let known = operations.contains_key(operation) || operations.len() < MAX_LABELS;
         let label = if known { operation } else { OTHER };
-        Arc::clone(commands.entry(label.into()).or_default())
+        Arc::clone(operations.entry(label.into()).or_default())
     }
 
-    /// What was counted since the last time, as of now.
+    /// Takes what was counted since the last call.
     fn take(&self, now: Timestamp) -> Vec<Activity> {
-        let at = stretch(now);
-        let commands = lock(&self.0.commands);
-        let counted = commands.iter().map(|(operation, cells)| Activity {
+        let at = interval_start(now);
+        let operations = lock(&self.0.operations);
+        let counted = operations.iter().map(|(operation, cells)| Activity {
             at,
             operation: operation.clone(),
-            told: cells.take(),
+            decisions: cells.take(),
         });
         counted
-            .filter(|activity| !activity.told.is_empty())
+            .filter(|activity| !activity.decisions.is_empty())
             .collect()
     }
 
-    /// Counts what was taken and did not arrive once more.
-    fn give_back(&self, activity: Vec<Activity>, misused: HashMap<OperationId, Misused>) {
+    /// Adds counts back that could not be written.
+    fn put_back(&self, activity: Vec<Activity>, misused: HashMap<OperationId, MisuseCount>) {
         for Activity {
-            operation, told, ..
+            operation,
+            decisions,
+            ..
         } in activity
         {
-            self.cells(&operation).add(&told);
+            self.cells(&operation).add(&decisions);
         }
         let mut kept = lock(&self.0.misused);
         for (id, more) in misused {
-            let seen = kept.entry(id).or_insert(Misused { count: 0, ..more });
+            let seen = kept.entry(id).or_insert(MisuseCount { count: 0, ..more });
             seen.count += more.count;
             seen.first_at = seen.first_at.min(more.first_at);
             seen.last_at = seen.last_at.max(more.last_at);
         }
     }
 
-    /// Brings what was counted to the store.
+    /// Writes the counts to the store.
     ///
     /// # Errors
-    /// Nothing is lost then: it is brought the next time.
-    pub async fn bring<S: Store + Inspect + Figures>(&self, store: &S) -> Result<()> {
+    /// The store's error. The counts are kept for the next call.
+    ///
+    /// # Cancellation
+    /// The counts taken by this call are lost.
+    pub async fn write_to<S: Store>(&self, store: &S) -> Result<()> {
         let activity = self.take(store.clock().now());
-        let misused = std::mem::take(&mut *lock(&self.0.misused));
-        if activity.is_empty() && misused.is_empty() {
+        let by_record = std::mem::take(&mut *lock(&self.0.misused));
+        if activity.is_empty() && by_record.is_empty() {
             return Ok(());
         }
-        let brought = async {
-            let named = name(store, &misused).await?;
-            store.count(activity.clone(), named).await
+        let write = async {
+            let misuses = resolve_misuses(store, &by_record).await?;
+            store.add_counts(activity.clone(), misuses).await
         };
-        let brought = brought.await;
-        if brought.is_err() {
-            self.give_back(activity, misused);
+        let written = write.await;
+        if written.is_err() {
+            self.put_back(activity, by_record);
         }
-        brought
+        written
     }
 }
 
-/// Whose keys they were. What is gone by now is not told.
-async fn name<S: Inspect>(
+/// Sums misuse by tenant and operation. Records that no longer exist are left out.
+async fn resolve_misuses<S: Store>(
     store: &S,
-    misused: &HashMap<OperationId, Misused>,
+    by_record: &HashMap<OperationId, MisuseCount>,
 ) -> Result<Vec<Misuse>> {
-    let mut named = HashMap::<_, Misuse>::new();
-    for (id, seen) in misused {
+    let mut misuses = HashMap::<_, Misuse>::new();
+    for (id, seen) in by_record {
         let Some(record) = store.find(*id).await? else {
             continue;
         };
@@ -162,30 +166,30 @@ async fn name<S: Inspect>(
             last_at: seen.last_at,
             last_id: *id,
         };
-        named
+        misuses
             .entry((misuse.tenant.clone(), misuse.operation.clone()))
             .and_modify(|sum| sum.add(&misuse))
             .or_insert(misuse);
     }
-    Ok(named.into_values().collect())
+    Ok(misuses.into_values().collect())
 }
 
-/// Brings counts to the store until `stop`, and the last ones then.
+/// Writes counts to the store until `stop` is cancelled, and once more then.
 ///
 /// # Cancellation
-/// What was counted since the last time is lost.
-pub async fn keep<S: Store + Inspect + Figures>(counts: Counts, store: S, stop: CancellationToken) {
+/// Counts since the last write are lost.
+pub async fn write_periodically<S: Store>(counts: Counts, store: S, stop: CancellationToken) {
     let mut failing = false;
     loop {
         let stopping = stop
-            .run_until_cancelled(tokio::time::sleep(EVERY))
+            .run_until_cancelled(tokio::time::sleep(WRITE_INTERVAL))
             .await
             .is_none();
-        match counts.bring(&store).await {
+        match counts.write_to(&store).await {
             Ok(()) => failing = false,
             Err(error) => {
                 if !failing {
-                    tracing::warn!(%error, "what requests were told is not in the store's figures for now");
+                    tracing::warn!(%error, "cannot write request counts to the store; retrying");
                 }
                 failing = true;
             }
@@ -197,13 +201,13 @@ pub async fn keep<S: Store + Inspect + Figures>(counts: Counts, store: S, stop: 
 }
 
 impl Cells {
-    fn take(&self) -> Told {
+    fn take(&self) -> DecisionCounts {
         let cells = self.0.each_ref();
         cells.map(|cell| cell.swap(0, Ordering::Relaxed)).into()
     }
 
-    fn add(&self, told: &Told) {
-        for (cell, count) in self.0.iter().zip(told.counts()) {
+    fn add(&self, decisions: &DecisionCounts) {
+        for (cell, count) in self.0.iter().zip(decisions.counts()) {
             cell.fetch_add(count, Ordering::Relaxed);
         }
     }
@@ -213,34 +217,34 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A recorder that counts for [`Counts`] what it passes on.
-pub(crate) struct Counting<R> {
+/// A recorder that also counts for [`Counts`] what it forwards.
+pub(crate) struct CountingRecorder<R> {
     pub(crate) inner: R,
     pub(crate) counts: Counts,
 }
 
-/// A counter that counts twice.
-struct Both {
+/// A counter that increments both.
+struct DoubleCounter {
     inner: Counter,
     cells: Arc<Cells>,
-    which: usize,
+    index: usize,
 }
 
-impl CounterFn for Both {
+impl CounterFn for DoubleCounter {
     fn increment(&self, value: u64) {
         self.inner.increment(value);
-        if let Some(cell) = self.cells.0.get(self.which) {
+        if let Some(cell) = self.cells.0.get(self.index) {
             cell.fetch_add(value, Ordering::Relaxed);
         }
     }
 
-    // Nobody sets these: they only grow.
+    // Not counted: these counters are only incremented.
     fn absolute(&self, value: u64) {
         self.inner.absolute(value);
     }
 }
 
-impl<R: Recorder> Recorder for Counting<R> {
+impl<R: Recorder> Recorder for CountingRecorder<R> {
     fn describe_counter(&self, key: KeyName, unit: Option<Unit>, description: SharedString) {
         self.inner.describe_counter(key, unit, description);
     }
@@ -255,13 +259,13 @@ impl<R: Recorder> Recorder for Counting<R> {
 
     fn register_counter(&self, key: &Key, metadata: &Metadata<'_>) -> Counter {
         let inner = self.inner.register_counter(key, metadata);
-        let which = COUNTED.iter().position(|name| *name == key.name());
+        let index = COUNTED.iter().position(|name| *name == key.name());
         let operation = key.labels().find(|label| label.key() == "operation");
-        match (which, operation) {
-            (Some(which), Some(operation)) => Counter::from_arc(Arc::new(Both {
+        match (index, operation) {
+            (Some(index), Some(operation)) => Counter::from_arc(Arc::new(DoubleCounter {
                 inner,
                 cells: self.counts.cells(operation.value()),
-                which,
+                index,
             })),
             (_, _) => inner,
         }

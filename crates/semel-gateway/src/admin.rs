@@ -1,10 +1,10 @@
-//! The listener for operators: health, readiness, metrics, the API, and who may come in.
+//! The admin listener: health, readiness, metrics, the admin API, the console, and access control.
 
 mod access;
-mod acts;
+mod actions;
 pub mod api;
 mod console;
-mod document;
+mod openapi;
 mod problem;
 mod token;
 
@@ -24,33 +24,33 @@ use http::header::{
     X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use metrics_exporter_prometheus::PrometheusHandle;
-use semel_core::Outbox;
+use semel_core::Store;
 use tokio::net::TcpListener;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 
 pub use access::Access;
-pub use api::{Api, Whole};
+pub use api::{Api, FullStore};
 pub use token::Token;
 
-use access::Gate;
+use access::AccessGuard;
 use console::Console;
-use document::{Common, Refused, documented};
+use openapi::{AuthProblems, BaseDocument, documented};
 use problem::Problem;
 
-/// How long the store may take to say that it is there. Orchestrators give a probe about a
-/// second; after this it is not ready.
+/// The readiness timeout. Orchestrators give a probe about a second; a store that takes longer than
+/// this is not ready.
 pub const READY_WITHIN: Duration = Duration::from_secs(2);
 
-/// Where the metrics are.
+/// The path of the Prometheus metrics.
 const METRICS: &str = "/metrics";
 
-/// What goes with every answer. Nothing runs in a browser, or is loaded by it, but what this
-/// listener serves itself; nothing is kept, framed, or taken for another type than it says.
+/// Security headers of every response. A browser runs and loads only what this listener serves,
+/// and does not frame a page or guess a content type.
 ///
-/// The address of a page goes to no other site. Within this one it does: with `no-referrer`
-/// browsers write `Origin: null` on our own forms, and they could not be told from a stranger's.
-const ALWAYS: [(HeaderName, &str); 6] = [
+/// `Referrer-Policy` is `same-origin` and not `no-referrer`: with the latter, browsers send
+/// `Origin: null` with our own forms, and the origin check would refuse them.
+const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
     (
         CONTENT_SECURITY_POLICY,
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; \
@@ -69,13 +69,13 @@ const ALWAYS: [(HeaderName, &str); 6] = [
     ),
 ];
 
-/// The paths of the admin listener.
+/// The routes of the admin listener.
 ///
-/// With a token, `/healthz`, `/readyz` and `/login` are open and everything else asks for it; a
-/// path that does not exist, too. Without one, only callers on this machine are served.
+/// With a token, `/healthz`, `/readyz`, `/login` and the assets are open. Every other path requires
+/// the token, also one that does not exist. Without a token, only loopback callers are served.
 ///
-/// `ready` asks the store, and its error says what is wrong. `outbox` is the store's own, without
-/// what is around it.
+/// `ready` probes the store; its error is the reason shown to operators. `outbox` is the bare store,
+/// without its wrappers.
 pub fn router<R, F, S, O>(
     access: Access,
     ready: R,
@@ -84,12 +84,12 @@ pub fn router<R, F, S, O>(
     outbox: O,
 ) -> Router
 where
-    S: Whole,
-    O: Outbox + Clone,
+    S: FullStore,
+    O: Store + Clone,
     R: Fn() -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<(), String>> + Send + 'static,
 {
-    let gate = Gate::new(access, api.store.clock());
+    let guard = AccessGuard::new(access, api.store.clock());
     let pages = Console {
         store: api.store.clone(),
         reconcilers: api.reconcilers.clone(),
@@ -99,44 +99,46 @@ where
             Arc::new(move || Box::pin(ready()))
         },
     };
-    let written = Arc::new(OnceLock::new());
-    let describe = {
-        let written = Arc::clone(&written);
-        move || async move { description(&written) }
+    let document_json = Arc::new(OnceLock::new());
+    let serve_document = {
+        let document_json = Arc::clone(&document_json);
+        move || async move { openapi_document(&document_json) }
     };
-    let (open, open_paths) = OpenApiRouter::with_openapi(Common::openapi())
+    let (open, open_paths) = OpenApiRouter::with_openapi(BaseDocument::openapi())
         .routes(documented(__path_health, health))
         .routes(documented(__path_readiness, move || readiness(ready())))
         .split_for_parts();
     let (guarded, guarded_paths) = OpenApiRouter::new()
-        .routes(documented(__path_exposition, move || async move {
-            exposition(&metrics)
+        .routes(documented(__path_prometheus_metrics, move || async move {
+            prometheus_metrics(&metrics)
         }))
-        .routes(documented(__path_description, describe))
+        .routes(documented(__path_openapi_document, serve_document))
         .merge(api::router(api, outbox))
         .split_for_parts();
     let mut document = open_paths.merge_from(guarded_paths);
-    document.components.as_mut().map(api::narrow);
-    written.get_or_init(|| document.to_json().map(Bytes::from).ok());
+    document.components.as_mut().map(api::restrict_decisions);
+    document_json.get_or_init(|| document.to_json().map(Bytes::from).ok());
 
     let guarded = guarded
         .merge(console::router(pages))
-        .fallback(console::missing)
-        .method_not_allowed_fallback(|| async { Problem::method() });
-    let paths = open
-        .merge(gate.entrance())
+        .fallback(console::not_found)
+        .method_not_allowed_fallback(|| async { Problem::method_not_allowed() });
+    let routes = open
+        .merge(guard.login_routes())
         .merge(console::assets::router())
-        .merge(gate.guard(guarded));
-    gate.local(paths).layer(middleware::from_fn(always))
+        .merge(guard.protect(guarded));
+    guard
+        .restrict_to_loopback(routes)
+        .layer(middleware::from_fn(add_security_headers))
 }
 
-/// Serves until `shutdown` is over, and then until the requests under way are answered.
+/// Serves until `shutdown` completes, then drains the requests in flight.
 ///
 /// # Errors
 /// When the listener fails.
 ///
 /// # Cancellation
-/// Dropping it stops accepting; requests under way are answered by tasks of their own.
+/// Dropping the future stops accepting. Requests in flight run in tasks of their own and finish.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
@@ -148,33 +150,33 @@ pub async fn serve(
         .await
 }
 
-async fn always(request: Request, next: Next) -> Response {
-    let mut answer = next.run(request).await;
-    let headers = answer.headers_mut();
-    for (name, value) in ALWAYS {
+async fn add_security_headers(request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    let headers = response.headers_mut();
+    for (name, value) in SECURITY_HEADERS {
         headers.insert(name, HeaderValue::from_static(value));
     }
-    // What may be kept says so itself.
+    // Cacheable responses (the assets) set their own.
     headers
         .entry(CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-store"));
-    answer
+    response
 }
 
-/// Whether the process is there.
+/// Liveness: the process runs.
 #[utoipa::path(
     get,
     path = "/healthz",
     operation_id = "health",
     tag = "process",
     security(()),
-    responses((status = 200, description = "It is.", body = String, content_type = "text/plain")),
+    responses((status = 200, description = "The process runs.", body = String, content_type = "text/plain")),
 )]
 async fn health() -> &'static str {
     "ok\n"
 }
 
-/// Whether the store answers.
+/// Readiness: the store answers.
 #[utoipa::path(
     get,
     path = "/readyz",
@@ -182,8 +184,8 @@ async fn health() -> &'static str {
     tag = "process",
     security(()),
     responses(
-        (status = 200, description = "It does.", body = String, content_type = "text/plain"),
-        (status = 503, description = "It does not, and why.", body = String, content_type = "text/plain"),
+        (status = 200, description = "The store answers.", body = String, content_type = "text/plain"),
+        (status = 503, description = "The store does not answer; the body is the reason.", body = String, content_type = "text/plain"),
     ),
 )]
 async fn readiness(ready: impl Future<Output = Result<(), String>>) -> (StatusCode, String) {
@@ -197,41 +199,41 @@ async fn readiness(ready: impl Future<Output = Result<(), String>>) -> (StatusCo
     }
 }
 
-/// What was counted, for Prometheus.
+/// Metrics in the Prometheus text format.
 #[utoipa::path(
     get,
     path = METRICS,
     operation_id = "metrics",
     tag = "process",
     responses(
-        (status = 200, description = "In the text format 0.0.4.", body = String, content_type = "text/plain"),
-        Refused,
+        (status = 200, description = "Prometheus text format 0.0.4.", body = String, content_type = "text/plain"),
+        AuthProblems,
     ),
 )]
-fn exposition(metrics: &PrometheusHandle) -> Response {
+fn prometheus_metrics(metrics: &PrometheusHandle) -> Response {
     let kind = "text/plain; version=0.0.4; charset=utf-8";
     ([(CONTENT_TYPE, kind)], metrics.render()).into_response()
 }
 
-/// This document.
+/// This `OpenAPI` document.
 #[utoipa::path(
     get,
     path = "/openapi.json",
     operation_id = "openapi",
     tag = "process",
     responses(
-        (status = 200, description = "OpenAPI 3.1.", body = Object, content_type = "application/json"),
-        Refused,
+        (status = 200, description = "The OpenAPI 3.1 document.", body = Object, content_type = "application/json"),
+        AuthProblems,
     ),
 )]
-fn description(written: &OnceLock<Option<Bytes>>) -> Response {
-    match written.get().cloned().flatten() {
-        Some(written) => ([(CONTENT_TYPE, "application/json")], written).into_response(),
-        None => Problem::internal("the document cannot be written").into_response(),
+fn openapi_document(json: &OnceLock<Option<Bytes>>) -> Response {
+    match json.get().cloned().flatten() {
+        Some(json) => ([(CONTENT_TYPE, "application/json")], json).into_response(),
+        None => Problem::internal("the OpenAPI document could not be serialized").into_response(),
     }
 }
 
-/// Bytes as people write them.
+/// Bytes in hexadecimal.
 fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
     bytes.iter().fold(String::new(), |mut text, byte| {

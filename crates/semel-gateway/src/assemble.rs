@@ -1,4 +1,4 @@
-//! From the configuration to the layer, and to what is behind it.
+//! Builds the layer and the upstream client from the configuration.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,16 +7,16 @@ use semel_core::Store;
 use semel_http::{Layer, Route, route};
 
 use crate::config::{Config, PolicyConfig, RouteConfig};
-use crate::front::STATUS_PATH;
 use crate::run::Error;
+use crate::service::STATUS_PATH;
 use crate::upstream::{ConfigError, Upstream, UpstreamConfig};
-use crate::{tenant, trust};
+use crate::{client_tls, tenant};
 
-/// The layer that a configuration describes, over this store.
+/// Builds the layer that `config` describes, over `store`.
 ///
 /// # Errors
-/// Where routes contradict each other in a way that the configuration does not catch.
-pub fn guard<S: Store>(config: &Config, store: S) -> Result<Layer<S>, route::Error> {
+/// If routes conflict in a way that loading the configuration does not catch.
+pub fn build_layer<S: Store>(config: &Config, store: S) -> Result<Layer<S>, route::Error> {
     let tenant = tenant::resolver(&config.tenant);
     let layer = Layer::new(store)
         .cache_bytes(config.replay_cache)
@@ -24,13 +24,14 @@ pub fn guard<S: Store>(config: &Config, store: S) -> Result<Layer<S>, route::Err
     apply(config, layer)
 }
 
-/// The same layer under another configuration: store, cache and running executions stay.
-pub(crate) fn guard_anew<S: Store>(
+/// The same layer with the rules of another configuration. Store, cache and running executions
+/// are kept.
+pub(crate) fn rebuild_layer<S: Store>(
     config: &Config,
     layer: &Layer<S>,
 ) -> Result<Layer<S>, route::Error> {
     let tenant = tenant::resolver(&config.tenant);
-    apply(config, layer.rules_anew(move |head| tenant(head)))
+    apply(config, layer.with_new_rules(move |head| tenant(head)))
 }
 
 fn apply<S: Store>(config: &Config, layer: Layer<S>) -> Result<Layer<S>, route::Error> {
@@ -39,15 +40,15 @@ fn apply<S: Store>(config: &Config, layer: Layer<S>) -> Result<Layer<S>, route::
         .header(config.header.clone())
         .replayed_header(config.replayed_header.clone())
         .status_path(STATUS_PATH)
-        .try_defaults(|route| policy(route, &config.policy))?;
+        .try_defaults(|route| apply_policy(route, &config.policy))?;
     config.routes.iter().try_fold(layer, |layer, configured| {
         layer.try_route(&configured.pattern.to_string(), |route| {
-            one(route, configured)
+            configure(route, configured)
         })
     })
 }
 
-fn policy(route: Route, policy: &PolicyConfig) -> Route {
+fn apply_policy(route: Route, policy: &PolicyConfig) -> Route {
     let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     route
         .policy(policy.guard.clone())
@@ -56,8 +57,8 @@ fn policy(route: Route, policy: &PolicyConfig) -> Route {
         .max_response(bytes(policy.max_response))
 }
 
-fn one(route: Route, configured: &RouteConfig) -> Result<Route, route::Error> {
-    let mut route = policy(route, &configured.policy)
+fn configure(route: Route, configured: &RouteConfig) -> Result<Route, route::Error> {
+    let mut route = apply_policy(route, &configured.policy)
         .key(configured.key)
         .min_length(configured.min_length)
         .in_flight(configured.in_flight)
@@ -80,9 +81,9 @@ fn one(route: Route, configured: &RouteConfig) -> Result<Route, route::Error> {
     Ok(route)
 }
 
-/// A client for the application of a configuration.
+/// Builds the client for the configured upstream.
 pub(crate) fn upstream(config: &Config) -> Result<Upstream, Error> {
-    let wrong = |source| Error::Upstream {
+    let invalid = |source| Error::Upstream {
         address: config.upstream.to_string(),
         source,
     };
@@ -90,18 +91,20 @@ pub(crate) fn upstream(config: &Config) -> Result<Upstream, Error> {
         .upstream
         .to_string()
         .parse()
-        .map_err(|_| wrong(ConfigError::Host))?;
+        .map_err(|_| invalid(ConfigError::Host))?;
     let mut upstream = UpstreamConfig::new(uri);
     if config.upstream.is_secure() {
-        upstream.tls = Some(Arc::new(trust::client().map_err(Error::Untrusted)?));
+        upstream.tls = Some(Arc::new(
+            client_tls::with_native_roots().map_err(Error::RootCertificates)?,
+        ));
     }
-    // A connection that does not come about must be given up before the execution is: then it
-    // is known that nothing was sent.
+    // A connect attempt must time out before the execution does: then it is certain that nothing
+    // was sent.
     let shortest = config
         .routes
         .iter()
         .map(|route| route.policy.upstream_timeout)
         .fold(config.policy.upstream_timeout, Duration::min);
     upstream.connect_timeout = upstream.connect_timeout.min(shortest / 2);
-    Upstream::new(&upstream).map_err(wrong)
+    Upstream::new(&upstream).map_err(invalid)
 }

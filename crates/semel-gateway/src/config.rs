@@ -1,4 +1,4 @@
-//! The configuration: read once at the edge, into types that cannot be wrong.
+//! The configuration: loaded once, into validated types.
 //!
 //! ```
 //! use semel_gateway::config::{Environment, Flags, Source};
@@ -13,8 +13,9 @@
 //! # Ok::<(), String>(())
 //! ```
 //!
-//! Flags beat the environment, which beats the file, which beats the defaults. Every key that
-//! is read has an effect; what a later version will know is refused by name until then.
+//! Flags override the environment, which overrides the file, which overrides the defaults. An
+//! unknown key, an invalid value and a setting without effect are errors. All of them are reported
+//! at once, each with its line and column.
 
 mod address;
 mod admin;
@@ -28,6 +29,7 @@ mod poll;
 mod problem;
 mod reconcile;
 mod route;
+mod secrets;
 mod status;
 mod table;
 mod telemetry;
@@ -45,10 +47,10 @@ use http::HeaderName;
 use semel_core::key::Dialect;
 use semel_seal::Keyring;
 
-pub use address::{CacheUrl, Listen, Secret, StoreUrl, Upstream};
+pub use address::{CacheUrl, Listen, SecretUrl, StoreUrl, Upstream};
 pub use admin::AdminConfig;
 pub use environment::Environment;
-pub use outbox::{Destination, Hidden, OutboxConfig};
+pub use outbox::{Destination, OutboxConfig, SigningSecret};
 pub use pattern::Pattern;
 pub use policy::{MAX_BODY, PolicyConfig};
 pub use poll::Poll;
@@ -64,54 +66,54 @@ use crate::server;
 use document::Document;
 use problem::Problems;
 
-/// The largest file that the configuration is read from, or one that it names.
+/// Maximum size of the configuration file, and of each file that it names.
 pub const MAX_FILE: u64 = 1 << 20;
 
-/// Everything the gateway is told, valid and complete.
+/// The complete, validated configuration.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where requests come in.
+    /// The address of the gateway listener.
     pub listen: Listen,
-    /// Where they go.
+    /// The application.
     pub upstream: Upstream,
-    /// Where operations are remembered.
+    /// Where records are stored.
     pub store: StoreUrl,
-    /// Whose rules the key's header and the refusals follow.
+    /// The dialect of the key header and of error responses.
     pub dialect: Dialect,
-    /// The header of the key.
+    /// The name of the key header.
     pub header: HeaderName,
     /// The header that marks a replay.
     pub replayed_header: HeaderName,
-    /// A cache of answers that all processes share, in front of the store.
+    /// A Redis cache of responses, shared by all processes.
     pub cache: Option<CacheUrl>,
-    /// The size of the replay cache in this process, in bytes; 0 is none.
+    /// The size of the in-process replay cache, in bytes; 0 disables it.
     pub replay_cache: u64,
-    /// The listener for operators.
+    /// The admin listener.
     pub admin: AdminConfig,
-    /// What answers are sealed with; without it they are stored as they are.
+    /// Keys to encrypt stored responses with; `None` stores them unencrypted.
     pub encryption: Option<Keyring>,
-    /// What the gateway listener identifies itself by; without it, it speaks plain HTTP.
+    /// Certificate of the gateway listener; `None` serves plain HTTP.
     pub tls: Option<TlsConfig>,
-    /// Who is calling.
+    /// How the tenant of a request is found.
     pub tenant: TenantFrom,
-    /// For requests that no route names: their key is optional.
+    /// For requests that match no route; their key is optional.
     pub policy: PolicyConfig,
     /// How long a shutdown waits for running executions.
     pub drain: Duration,
-    /// What a connection may take.
+    /// Limits on client connections.
     pub limits: Limits,
     /// In the order of the file.
     pub routes: Vec<RouteConfig>,
-    /// Who sends events, in the order of the file.
+    /// The sources of events, in the order of the file.
     pub webhooks: Vec<WebhookConfig>,
-    /// Where events go that the application writes.
+    /// Where the application's outbox events are published.
     pub outbox: Option<OutboxConfig>,
-    /// Where traces go.
+    /// Where traces are sent.
     pub otlp: Option<OtlpConfig>,
 }
 
-/// Certificate and key of the gateway listener. Both were readable PEM when the configuration
-/// was.
+/// Certificate and key of the gateway listener. Both were valid PEM when the configuration was
+/// loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
     /// PEM file of the certificate and its chain.
@@ -120,10 +122,10 @@ pub struct TlsConfig {
     pub key: PathBuf,
 }
 
-/// What a connection may take.
+/// Limits on client connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time on the gateway listener.
+    /// Concurrent connections on the gateway listener.
     pub max_connections: usize,
     /// How long the head of a request may take to arrive.
     pub header_timeout: Duration,
@@ -134,7 +136,7 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// The server's own, with its reasons.
+    /// The server's defaults; [`server::Limits`] explains them.
     fn default() -> Self {
         Self {
             max_connections: server::Limits::MAX_CONNECTIONS,
@@ -145,12 +147,12 @@ impl Default for Limits {
     }
 }
 
-/// Whose rules the key's header follows, by name.
+/// The name of a dialect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialectName {
     /// The IETF draft.
     Ietf,
-    /// Stripe's.
+    /// Stripe's API.
     Stripe,
 }
 
@@ -162,7 +164,7 @@ impl FromStr for DialectName {
     }
 }
 
-/// What the command line says. Absent flags leave it to the environment and the file.
+/// Command-line flags. An absent flag leaves the setting to the environment and the file.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     /// `--listen`
@@ -175,14 +177,13 @@ pub struct Flags {
     pub admin_listen: Option<Listen>,
     /// `--dialect`
     pub dialect: Option<DialectName>,
-    /// `--allow-volatile`: a store that forgets is meant.
+    /// `--allow-volatile`: allows the `memory:` store.
     pub allow_volatile: bool,
     /// `--otlp-endpoint`
     pub otlp_endpoint: Option<Collector>,
 }
 
-/// All places that settings come from. Kept while the gateway runs, so that its configuration
-/// can be read again.
+/// The sources of the settings. Kept while the gateway runs, to reload the configuration.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// `--config`; without it, `SEMEL_CONFIG`.
@@ -194,48 +195,48 @@ pub struct Source {
 }
 
 impl Source {
-    /// Reads the file and everything it names, and merges all places.
+    /// Reads the file and all files that it names, and merges it with flags and environment.
     ///
     /// # Errors
-    /// [`Report`] with everything that is wrong.
+    /// [`Report`] with all problems.
     pub fn load(&self) -> Result<Config, Report> {
-        let nothing = Problems::of("", String::new());
+        let no_file = Problems::new("", String::new());
         let path = match (&self.file, self.environment.value("SEMEL_CONFIG")) {
             (Some(file), _) => Some((file.clone(), Origin::Flag("--config"))),
             (None, Ok(path)) => {
                 path.map(|path| (PathBuf::from(path), Origin::Variable("SEMEL_CONFIG")))
             }
             (None, Err(problem)) => {
-                nothing.from(Origin::Variable("SEMEL_CONFIG"), problem);
-                return nothing.verdict(None);
+                no_file.report(Origin::Variable("SEMEL_CONFIG"), problem);
+                return no_file.into_result(None);
             }
         };
         let Some((path, origin)) = path else {
-            return self.load_text(nothing);
+            return self.load_text(no_file);
         };
         match read_file(&path) {
-            Ok(text) => self.load_text(Problems::of(&path.display().to_string(), text)),
+            Ok(text) => self.load_text(Problems::new(&path.display().to_string(), text)),
             Err(problem) => {
-                nothing.from(origin, problem);
-                nothing.verdict(None)
+                no_file.report(origin, problem);
+                no_file.into_result(None)
             }
         }
     }
 
     fn load_text(&self, problems: Problems) -> Result<Config, Report> {
-        let pick = Pick {
+        let settings = Settings {
             environment: &self.environment,
             problems: &problems,
         };
-        let dialect = pick.of(self.flags.dialect, "--dialect", "SEMEL_DIALECT", None);
+        let dialect = settings.resolve(self.flags.dialect, "--dialect", "SEMEL_DIALECT", None);
         let dialect = dialect.map(|(dialect, _)| dialect);
         let config = Document::read(&problems, &self.environment, dialect)
-            .and_then(|document| self.merge(document, &pick));
-        problems.verdict(config)
+            .and_then(|document| self.merge(document, &settings));
+        problems.into_result(config)
     }
 
-    fn merge(&self, document: Document, pick: &Pick<'_>) -> Option<Config> {
-        let problems = pick.problems;
+    fn merge(&self, document: Document, settings: &Settings<'_>) -> Option<Config> {
+        let problems = settings.problems;
         let Flags {
             listen,
             upstream,
@@ -245,19 +246,20 @@ impl Source {
             allow_volatile,
             otlp_endpoint,
         } = self.flags.clone();
-        let listen = pick.of(listen, "--listen", "SEMEL_LISTEN", document.listen);
-        let upstream = pick.of(upstream, "--upstream", "SEMEL_UPSTREAM", document.upstream);
-        let store = pick.of(store, "--store", "SEMEL_STORE", document.store);
-        let admin = admin::merge(document.admin, admin_listen, pick);
-        let encryption = pick.of(None, "", "SEMEL_ENCRYPTION_KEYS", document.encryption);
+        let listen = settings.resolve(listen, "--listen", "SEMEL_LISTEN", document.listen);
+        let upstream =
+            settings.resolve(upstream, "--upstream", "SEMEL_UPSTREAM", document.upstream);
+        let store = settings.resolve(store, "--store", "SEMEL_STORE", document.store);
+        let admin = admin::merge(document.admin, admin_listen, settings);
+        let encryption = settings.resolve(None, "", "SEMEL_ENCRYPTION_KEYS", document.encryption);
 
         let (store, store_from) =
             store.unwrap_or_else(|| (StoreUrl::Sqlite("semel.db".into()), Origin::Default));
         if store == StoreUrl::Memory && !allow_volatile {
-            problems.from(
+            problems.report(
                 store_from,
-                "`memory:` forgets every operation when the process ends, and then retries \
-                 execute again; write \"sqlite:semel.db\", or add --allow-volatile for a test",
+                "`memory:` loses all records when the process ends, and retries would execute again: \
+                 use \"sqlite:semel.db\", or add --allow-volatile for a test",
             );
         }
         if let Some(outbox) = &document.outbox
@@ -265,24 +267,25 @@ impl Source {
         {
             problems.at(
                 outbox.span(),
-                "an application writes its events into the store's database, and `memory:` is none",
+                "[outbox] needs a database that the application can write to: use a SQLite or \
+                 PostgreSQL store instead of `memory:`",
             );
         }
-        let cache = pick.of(None, "", "SEMEL_CACHE", document.cache);
+        let cache = settings.resolve(None, "", "SEMEL_CACHE", document.cache);
         if let Some((_, from)) = &cache
             && !matches!(store, StoreUrl::Postgres(_))
         {
-            problems.from(
+            problems.report(
                 from.clone(),
-                "a cache in Redis is for processes that share a store in PostgreSQL; the cache \
-                 in this process is `replay_cache = \"64MiB\"`",
+                "`cache` needs a PostgreSQL store; for other stores use the in-process cache, \
+                 `replay_cache = \"64MiB\"`",
             );
         }
-        let somewhere = document.upstream_given || pick.is_set("SEMEL_UPSTREAM");
-        if upstream.is_none() && !somewhere {
-            problems.from(
+        let given = document.upstream_given || settings.is_set("SEMEL_UPSTREAM");
+        if upstream.is_none() && !given {
+            problems.report(
                 Origin::Default,
-                "no upstream: say where requests go, by --upstream URL, SEMEL_UPSTREAM or \
+                "no upstream: set --upstream URL, SEMEL_UPSTREAM or \
                  `upstream = \"http://127.0.0.1:3000\"` in the file",
             );
         }
@@ -305,24 +308,25 @@ impl Source {
             routes: document.routes,
             webhooks: document.webhooks,
             outbox: document.outbox.map(toml::Spanned::into_inner),
-            otlp: document.telemetry.merge(otlp_endpoint, pick),
+            otlp: document.telemetry.merge(otlp_endpoint, settings),
         })
     }
 }
 
-/// Picks the value of the place that goes first.
-struct Pick<'a> {
+/// Resolves settings that flags and variables can override.
+struct Settings<'a> {
     environment: &'a Environment,
     problems: &'a Problems,
 }
 
-impl Pick<'_> {
-    /// Whether the variable is there, right or wrong.
+impl Settings<'_> {
+    /// Whether the variable is set, even if its value is invalid.
     fn is_set(&self, variable: &str) -> bool {
         !matches!(self.environment.value(variable), Ok(None))
     }
 
-    fn of<T: FromStr<Err: std::fmt::Display>>(
+    /// The value from the flag, else from the variable, else from the file, with its origin.
+    fn resolve<T: FromStr<Err: std::fmt::Display>>(
         &self,
         flag: Option<T>,
         flag_name: &'static str,
@@ -335,7 +339,7 @@ impl Pick<'_> {
                 .transpose()
         });
         let value = value.unwrap_or_else(|problem| {
-            self.problems.from(Origin::Variable(variable), problem);
+            self.problems.report(Origin::Variable(variable), problem);
             None
         });
         flag.map(|flag| (flag, Origin::Flag(flag_name)))
@@ -357,19 +361,19 @@ const fn loopback(port: u16) -> Listen {
 }
 
 fn header_name(text: &str) -> Result<HeaderName, String> {
-    HeaderName::from_str(text).map_err(|_| format!("{text:?} is no header name"))
+    HeaderName::from_str(text).map_err(|_| format!("invalid header name {text:?}"))
 }
 
 fn read_file(path: &Path) -> Result<String, String> {
-    let cannot =
+    let unreadable =
         |problem: &dyn std::fmt::Display| format!("cannot read {}: {problem}", path.display());
-    let file = std::fs::File::open(path).map_err(|error| cannot(&error))?;
+    let file = std::fs::File::open(path).map_err(|error| unreadable(&error))?;
     let mut text = String::new();
     file.take(MAX_FILE + 1)
         .read_to_string(&mut text)
-        .map_err(|error| cannot(&error))?;
+        .map_err(|error| unreadable(&error))?;
     if text.len() as u64 > MAX_FILE {
-        return Err(cannot(&format!("it has more than {MAX_FILE} bytes")));
+        return Err(unreadable(&format!("it is larger than {MAX_FILE} bytes")));
     }
     Ok(text)
 }

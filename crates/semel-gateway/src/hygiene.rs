@@ -1,20 +1,18 @@
-//! What may cross the gateway, and in which form.
+//! Protection against request smuggling and ambiguous requests.
 //!
-//! Three places, each with one question:
+//! - [`scan`]: is this HTTP/1 byte stream framed in the one form that all parsers agree on?
+//! - [`inbound`]: is the parsed request unambiguous (one host, one target)?
+//! - [`outbound`]: which headers are forwarded, in either direction?
 //!
-//! - [`scan`]: is this HTTP/1 byte stream framed so that nobody could read it in another way?
-//! - [`inbound`]: does this request mean one thing only (one host, one target)?
-//! - [`outbound`]: which headers go on to the next hop, in either direction?
-//!
-//! **Invariant:** the framing headers a client sent never reach the upstream; the message is
-//! framed anew from the body that was really read.
+//! **Invariant:** the framing headers of a client never reach the upstream; the request is framed
+//! again from the body that was actually read.
 
 pub(crate) mod inbound;
 pub(crate) mod outbound;
 pub(crate) mod scan;
 
-/// Headers that concern one connection and never go on to the next (RFC 9110, 7.6.1, with the
-/// older ones that some software still sends).
+/// Headers that concern one connection and are never forwarded (RFC 9110, 7.6.1, and older ones
+/// that some software still sends).
 pub(crate) fn is_hop_by_hop(name: &str) -> bool {
     matches!(
         name,
@@ -31,7 +29,7 @@ pub(crate) fn is_hop_by_hop(name: &str) -> bool {
     )
 }
 
-/// Headers that only Semel itself may set.
-pub(crate) fn is_ours(name: &str) -> bool {
+/// Headers that only Semel may set.
+pub(crate) fn is_semel_header(name: &str) -> bool {
     name.starts_with("semel-")
 }

@@ -1,28 +1,28 @@
 //! The gateway: Semel's boundary in front of an application in any language.
 //!
-//! `server → front → semel_http::Layer → upstream`, and beside it the listener for operators.
-//! What is guarded, and how, is the layer's; what this crate adds is the transport on both
-//! sides, the configuration, and the process around it.
+//! `server → service → semel_http::Layer → upstream`, and beside it the admin listener. The layer
+//! decides which requests are guarded and how; this crate adds the transport on both sides, the
+//! configuration, and the process around them.
 
 pub mod activity;
 pub mod admin;
 mod assemble;
+mod client_tls;
 pub mod config;
-mod front;
 mod hygiene;
 pub mod observed;
 pub mod outbox;
 pub mod reconcile;
 mod run;
 pub mod server;
+mod service;
 mod socket;
 pub mod telemetry;
 pub mod tenant;
-mod trust;
 pub mod upstream;
 pub mod webhooks;
 
-pub use assemble::guard;
+pub use assemble::build_layer;
 pub use config::Config;
-pub use front::{Current, Front, Own, STATUS_PATH};
 pub use run::{Error, Listening, Role, run};
+pub use service::{CurrentLayer, GatewayService, InternalRoutes, STATUS_PATH};

@@ -1,19 +1,19 @@
-//! What happens to operations in this process, told to whoever listens.
+//! A store that publishes the transitions of its records to listeners in this process.
 
-use std::time::Duration;
+use std::sync::Arc;
 
-use semel_core::store::Result;
+use bytes::Bytes;
+use semel_core::store::{Backend, ErasureEpoch, Reply, Request, Result};
 use semel_core::{
-    Code, Completion, Decision, Fence, Figures, Held, Inbox, Inspect, Maintain, Outbox, Owner,
-    Record, RecoveryPoint, Reserve, Resolution, Resolve, Resource, Status, Store, Timestamp,
-    Verdict,
+    Clock, Completion, Decision, Fence, Held, OperationId, RecoveryPoint, Reserve, Resolution,
+    Status, Store as _, Timestamp, Verdict,
 };
 use tokio::sync::broadcast;
 
 use crate::activity::Counts;
 
-/// How many transitions a slow listener may be behind. Whoever falls further is told so, and
-/// has missed some.
+/// How many transitions a slow listener may be behind. One that falls further behind misses some,
+/// and is notified of that.
 const BEHIND: usize = 1024;
 
 /// One transition.
@@ -21,15 +21,15 @@ const BEHIND: usize = 1024;
 pub struct Transition {
     /// The operation and its attempt.
     pub fence: Fence,
-    /// Where it stands now; `None` where nothing is remembered.
+    /// The status after it; `None` where the record is deleted.
     pub status: Option<Status>,
-    /// What made it so, as the store's verbs are called.
+    /// The store's verb that caused it.
     pub verb: &'static str,
     /// When, by the store's clock.
     pub at: Timestamp,
 }
 
-/// The transitions of this process. Other processes tell their own.
+/// The transitions in this process. Other processes publish their own.
 #[derive(Clone, Debug)]
 pub struct Events(broadcast::Sender<Transition>);
 
@@ -46,7 +46,7 @@ impl Events {
     }
 }
 
-/// A store whose changes are told.
+/// A store that publishes its transitions.
 #[derive(Clone, Debug)]
 pub struct Observed<S> {
     inner: S,
@@ -54,8 +54,8 @@ pub struct Observed<S> {
     counts: Counts,
 }
 
-impl<S: Store> Observed<S> {
-    /// Tells `events` what changes in a store, and `counts` whose keys are misused.
+impl<S: Backend> Observed<S> {
+    /// Publishes transitions to `events`, and counts misuses of keys in `counts`.
     pub fn new(inner: S, events: Events, counts: Counts) -> Self {
         Self {
             inner,
@@ -64,8 +64,8 @@ impl<S: Store> Observed<S> {
         }
     }
 
-    fn tell(&self, fence: Fence, status: Option<Status>, verb: &'static str) {
-        // Usually nobody listens, and then this costs nothing.
+    fn publish(&self, fence: Fence, status: Option<Status>, verb: &'static str) {
+        // Without a listener this costs nothing.
         if self.events.0.receiver_count() > 0 {
             let at = self.inner.clock().now();
             let _ = self.events.0.send(Transition {
@@ -80,7 +80,7 @@ impl<S: Store> Observed<S> {
     fn decided(&self, decision: &Decision) {
         match decision {
             Decision::Execute(grant) | Decision::Resume(grant) => {
-                self.tell(grant.fence, Some(Status::InProgress), "reserve");
+                self.publish(grant.fence, Some(Status::InProgress), "reserve");
             }
             Decision::KeyMisuse { id } => self.counts.misused(*id, self.inner.clock().now()),
             Decision::Replay(_)
@@ -90,140 +90,151 @@ impl<S: Store> Observed<S> {
         }
     }
 
-    fn held(
-        &self,
-        fence: Fence,
-        held: Result<Held>,
-        status: Option<Status>,
-        verb: &'static str,
-    ) -> Result<Held> {
-        match &held {
-            Ok(Held::Applied) => self.tell(fence, status, verb),
-            Ok(Held::Fenced(fenced)) => {
-                self.tell(fence, fenced.found.map(|(status, _)| status), "fenced");
-            }
-            Ok(Held::Repeated) | Err(_) => {}
+    /// Publishes the transition that a holder's write made.
+    async fn hold(&self, fence: Fence, status: Option<Status>, request: Request) -> Result<Reply> {
+        let verb = request.verb().as_str();
+        let reply = self.inner.call(request).await?;
+        if let Reply::Held(Held::Applied) = &reply {
+            self.publish(fence, status, verb);
+        } else if let Reply::Held(Held::Fenced(fenced)) = &reply {
+            self.publish(fence, fenced.found.map(|(status, _)| status), "fenced");
         }
-        held
+        Ok(reply)
     }
 
-    fn resolved(
-        &self,
-        fence: Fence,
-        resolution: Result<Resolution>,
-        status: Status,
-        verb: &'static str,
-    ) -> Result<Resolution> {
-        if let Ok(Resolution::Applied) = &resolution {
-            self.tell(fence, Some(status), verb);
+    /// Publishes the transition that a verdict made.
+    async fn settle(&self, fence: Fence, status: Status, request: Request) -> Result<Reply> {
+        let verb = request.verb().as_str();
+        let reply = self.inner.call(request).await?;
+        if let Reply::Resolution(Resolution::Applied) = &reply {
+            self.publish(fence, Some(status), verb);
         }
-        resolution
+        Ok(reply)
     }
 }
 
-impl<S: Store> Store for Observed<S> {
-    semel_core::forward!([inner] clock epoch watch prepare prepare_point heartbeat);
+impl<S: Backend> Backend for Observed<S> {
+    async fn call(&self, request: Request) -> Result<Reply> {
+        match request {
+            Request::Reserve { request } => {
+                let decision = self.inner.reserve(request).await?;
+                self.decided(&decision);
+                Ok(decision.into())
+            }
+            request @ Request::Complete { fence, .. } => {
+                self.hold(fence, Some(Status::Completed), request).await
+            }
+            request @ Request::Release { fence, .. } => {
+                let status = Some(Status::FailedRetryable);
+                self.hold(fence, status, request).await
+            }
+            request @ Request::Evict { fence, .. } => self.hold(fence, None, request).await,
+            request @ Request::MarkUnknown { fence, .. } => {
+                self.hold(fence, Some(Status::Unknown), request).await
+            }
+            request @ Request::Advance { fence, .. } => {
+                self.hold(fence, Some(Status::InProgress), request).await
+            }
+            Request::Sweep { limit } => {
+                let swept = self.inner.sweep(limit).await?;
+                for fence in &swept {
+                    self.publish(*fence, Some(Status::Unknown), "sweep");
+                }
+                Ok(swept.into())
+            }
+            Request::ClaimAbandoned {
+                operation,
+                owner,
+                lease,
+                limit,
+            } => {
+                let claimed = self.inner.claim_abandoned(&operation, owner, lease, limit);
+                let claimed = claimed.await?;
+                for record in &claimed {
+                    self.publish(record.fence(), Some(Status::InProgress), "claim_abandoned");
+                }
+                Ok(claimed.into())
+            }
+            Request::Resolve { verdict } => {
+                let (fence, status) = (verdict.fence, verdict_status(&verdict.verdict));
+                self.settle(fence, status, Request::Resolve { verdict })
+                    .await
+            }
+            request @ Request::DeadLetter { fence, .. } => {
+                self.settle(fence, Status::Unknown, request).await
+            }
+            request @ (Request::Heartbeat { .. }
+            | Request::Watch { .. }
+            | Request::ClaimDue { .. }
+            | Request::Expire { .. }
+            | Request::DropBodies { .. }
+            | Request::Purge { .. }
+            | Request::Erase { .. }
+            | Request::AuditReveal { .. }
+            | Request::Find { .. }
+            | Request::FindIdentity { .. }
+            | Request::FindResource { .. }
+            | Request::History { .. }
+            | Request::CountUnfinished { .. }
+            | Request::List { .. }
+            | Request::ReceiveMessage { .. }
+            | Request::SettleMessage { .. }
+            | Request::ClaimParked { .. }
+            | Request::ForgetMessages { .. }
+            | Request::ClaimEvents { .. }
+            | Request::MarkSent { .. }
+            | Request::HoldBack { .. }
+            | Request::DeadLetterEvent { .. }
+            | Request::DeadEvents { .. }
+            | Request::ReviveEvent { .. }
+            | Request::OutboxBacklog { .. }
+            | Request::ReleaseRelay { .. }
+            | Request::AddCounts { .. }
+            | Request::Activity { .. }
+            | Request::Misuses { .. }
+            | Request::ScanRecords { .. }
+            | Request::RecordCallers { .. }
+            | Request::AcquireScanLease { .. }
+            | Request::PublishRecordCounts { .. }
+            | Request::RecordCounts { .. }
+            | Request::FindKey { .. }
+            | Request::ForgetActivity { .. }
+            | Request::ForgetMisuses { .. }) => self.inner.call(request).await,
+        }
+    }
 
-    fn glance(&self, request: &Reserve) -> Option<Decision> {
-        let decision = self.inner.glance(request)?;
+    fn try_decide(&self, request: &Reserve) -> Option<Decision> {
+        let decision = self.inner.try_decide(request)?;
         self.decided(&decision);
         Some(decision)
     }
 
-    async fn reserve(&self, request: Reserve) -> Result<Decision> {
-        let decision = self.inner.reserve(request).await?;
-        self.decided(&decision);
-        Ok(decision)
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
     }
 
-    async fn complete(&self, fence: Fence, completion: Completion) -> Result<Held> {
-        let held = self.inner.complete(fence, completion).await;
-        self.held(fence, held, Some(Status::Completed), "complete")
+    fn erasure_epoch(&self) -> Option<ErasureEpoch> {
+        self.inner.erasure_epoch()
     }
 
-    async fn release(&self, fence: Fence, code: Code) -> Result<Held> {
-        let held = self.inner.release(fence, code).await;
-        self.held(fence, held, Some(Status::FailedRetryable), "release")
+    fn prepare(&self, id: OperationId, completion: Completion) -> Result<Completion> {
+        self.inner.prepare(id, completion)
     }
 
-    async fn evict(&self, fence: Fence, code: Code) -> Result<Held> {
-        let held = self.inner.evict(fence, code).await;
-        self.held(fence, held, None, "evict")
+    fn prepare_point(&self, id: OperationId, point: RecoveryPoint) -> Result<RecoveryPoint> {
+        self.inner.prepare_point(id, point)
     }
 
-    async fn mark_unknown(
-        &self,
-        fence: Fence,
-        code: Code,
-        resource: Option<Resource>,
-    ) -> Result<Held> {
-        let held = self.inner.mark_unknown(fence, code, resource).await;
-        self.held(fence, held, Some(Status::Unknown), "mark_unknown")
-    }
-
-    async fn advance(&self, fence: Fence, point: RecoveryPoint) -> Result<Held> {
-        let held = self.inner.advance(fence, point).await;
-        self.held(fence, held, Some(Status::InProgress), "advance")
+    fn decrypt_evidence(&self, id: OperationId, evidence: Bytes) -> Result<Bytes> {
+        self.inner.decrypt_evidence(id, evidence)
     }
 }
 
-impl<S: Maintain + Store> Maintain for Observed<S> {
-    semel_core::forward!([inner] claim_due expire drop_bodies purge erase revealed);
-
-    async fn sweep(&self, limit: usize) -> Result<Vec<Fence>> {
-        let swept = self.inner.sweep(limit).await?;
-        for fence in &swept {
-            self.tell(*fence, Some(Status::Unknown), "sweep");
-        }
-        Ok(swept)
+/// The status after a verdict.
+fn verdict_status(verdict: &Verdict) -> Status {
+    match verdict {
+        Verdict::Completed(_) => Status::Completed,
+        Verdict::NotExecuted(_) => Status::FailedRetryable,
+        Verdict::StillUnknown(..) => Status::Unknown,
     }
-
-    async fn claim_abandoned(
-        &self,
-        operation: &str,
-        owner: Owner,
-        lease: Duration,
-        limit: usize,
-    ) -> Result<Vec<Record>> {
-        let claimed = self.inner.claim_abandoned(operation, owner, lease, limit);
-        let claimed = claimed.await?;
-        for record in &claimed {
-            self.tell(record.fence(), Some(Status::InProgress), "claim_abandoned");
-        }
-        Ok(claimed)
-    }
-
-    async fn resolve(&self, verdict: Resolve) -> Result<Resolution> {
-        let fence = verdict.fence;
-        let status = match verdict.verdict {
-            Verdict::Completed(_) => Status::Completed,
-            Verdict::NotExecuted(_) => Status::FailedRetryable,
-            Verdict::StillUnknown(..) => Status::Unknown,
-        };
-        let resolution = self.inner.resolve(verdict).await;
-        self.resolved(fence, resolution, status, "resolve")
-    }
-
-    async fn dead_letter(&self, fence: Fence, code: Code) -> Result<Resolution> {
-        let resolution = self.inner.dead_letter(fence, code).await;
-        self.resolved(fence, resolution, Status::Unknown, "dead_letter")
-    }
-}
-
-impl<S: Inspect> Inspect for Observed<S> {
-    semel_core::forward!([inner] find find_identity find_resource history reveal standing list);
-}
-
-impl<S: Figures> Figures for Observed<S> {
-    semel_core::forward!([inner] count activity misuses survey meet count_alone);
-    semel_core::forward!([inner] publish_census census find_key forget_activity forget_misuses);
-}
-
-impl<S: Inbox> Inbox for Observed<S> {
-    semel_core::forward!([inner] receive settle claim_parked forget);
-}
-
-impl<S: Outbox> Outbox for Observed<S> {
-    semel_core::forward!([inner] claim_events mark_sent hold_back set_aside);
-    semel_core::forward!([inner] dead_events revive backlog stand_down);
 }

@@ -1,23 +1,31 @@
-//! The outbox of the store: from the configuration to a relay that runs in the worker.
+//! Builds the outbox relay that the worker runs.
 
 use std::sync::Arc;
 
-use semel_brokers::{http, nats, rabbitmq};
+use semel_brokers::http;
+#[cfg(feature = "nats")]
+use semel_brokers::nats;
+#[cfg(feature = "rabbitmq")]
+use semel_brokers::rabbitmq;
 use semel_core::outbox::Sink;
-use semel_core::{Chore, Clock, Outbox};
+use semel_core::{BackgroundJob, Clock, Store};
 use semel_worker::{BacklogGauge, Relay};
 
 use crate::config::{Destination, OutboxConfig};
+use crate::run::Error;
 
-/// The broker that a configuration names. One that is away is no error: it is tried again.
+/// Opens the configured broker. An unreachable broker is not an error: the relay retries.
 ///
 /// # Errors
-/// Where the settings make no sense in a way that the configuration does not catch.
+/// If the settings are invalid in a way that loading the configuration does not catch.
 ///
 /// # Cancellation
 /// Nothing is left behind.
-pub async fn sink(to: &Destination) -> Result<Arc<dyn Sink>, semel_brokers::Error> {
+pub async fn sink(to: &Destination) -> Result<Arc<dyn Sink>, Error> {
     Ok(match to {
+        #[cfg(not(feature = "nats"))]
+        Destination::Nats { .. } => return Err(not_built("nats")),
+        #[cfg(feature = "nats")]
         Destination::Nats {
             url,
             subject,
@@ -32,6 +40,9 @@ pub async fn sink(to: &Destination) -> Result<Arc<dyn Sink>, semel_brokers::Erro
             }
             Arc::new(options.open().await?)
         }
+        #[cfg(not(feature = "rabbitmq"))]
+        Destination::RabbitMq { .. } => return Err(not_built("rabbitmq")),
+        #[cfg(feature = "rabbitmq")]
         Destination::RabbitMq {
             url,
             exchange,
@@ -52,18 +63,26 @@ pub async fn sink(to: &Destination) -> Result<Arc<dyn Sink>, semel_brokers::Erro
     })
 }
 
-/// What a worker repeats for an outbox: it relays, and shows the backlog.
+#[cfg(not(all(feature = "nats", feature = "rabbitmq")))]
+fn not_built(feature: &'static str) -> Error {
+    Error::NotBuilt {
+        key: "outbox.to",
+        feature,
+    }
+}
+
+/// The worker's jobs for the outbox: the relay, and the backlog metrics.
 ///
 /// # Errors
 /// See [`sink`].
 ///
 /// # Cancellation
 /// See [`sink`].
-pub async fn chores<O: Outbox + Clone>(
+pub async fn jobs<O: Store + Clone>(
     config: &OutboxConfig,
     outbox: O,
     clock: Arc<dyn Clock>,
-) -> Result<[Arc<dyn Chore>; 2], semel_brokers::Error> {
+) -> Result<[Arc<dyn BackgroundJob>; 2], Error> {
     let relay = Relay::new(outbox.clone(), sink(&config.to).await?)
         .max_tries(config.max_tries)
         .in_flight(config.in_flight);

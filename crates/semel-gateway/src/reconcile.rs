@@ -1,10 +1,9 @@
-//! How the truth is found where the outcome is unknown: by asking, as `[route.reconcile]` says.
+//! Reconciles unknown outcomes by polling, as configured in `[route.reconcile]`.
 //!
-//! One request, one answer. **Absent:** redirects that are followed, requests that are sent again,
-//! connections that are kept. Whatever is not one of the answers that the configuration names is
-//! unclear, and the worker asks again later.
+//! One request, one response. **Absent:** following redirects, retries, connection reuse. A response
+//! whose status the configuration does not list is unclear, and the worker polls again later.
 
-mod wire;
+mod request;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,31 +16,31 @@ use rustls::ClientConfig;
 use rustls::pki_types::InvalidDnsNameError;
 use semel_core::history::MAX_EVIDENCE;
 use semel_core::{Code, Completion, Record, Response};
-use semel_worker::{Finding, Found, Reconcile, Reconcilers, Schedule, reconcilers};
+use semel_worker::{Lookup, LookupResult, Reconcile, Reconcilers, Schedule, reconcilers};
 
+use crate::client_tls;
 use crate::config::{Config, Poll, ReconcileConfig, RouteConfig, Upstream};
-use crate::trust;
-use wire::{Answer, Server, Unanswered};
+use request::{PollError, PollResponse, PollServer};
 
-/// What a look may take longer than its request, before the worker gives it up.
+/// How much longer than its request a lookup may take before the worker gives up.
 const SLACK: Duration = Duration::from_secs(1);
 
-/// Why the ways to find out cannot be used. Found at start.
+/// Why polling cannot work as configured. Detected at start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The host of a poll cannot have a certificate.
-    #[error("{host} cannot be asked by https: {source}")]
+    /// The host of a poll is not a valid name in a certificate.
+    #[error("cannot poll {host} by https: {source}")]
     Host {
         /// As configured.
         host: String,
         /// Why not.
         source: InvalidDnsNameError,
     },
-    /// Nobody's certificate would be believed.
-    #[error("a poll goes to https, and {0}")]
-    Certificates(String),
-    /// A header that is never stored.
+    /// There are no root certificates to verify the server with.
+    #[error("cannot verify the certificate of an https poll: {0}")]
+    RootCertificates(String),
+    /// A header in `store_headers` is never stored.
     #[error(transparent)]
     Route(#[from] semel_http::route::Error),
     /// The schedules contradict each other.
@@ -49,54 +48,56 @@ pub enum Error {
     Reconcilers(#[from] reconcilers::Error),
 }
 
-/// Asks about one command's operations.
+/// Polls for the outcome of one operation's records.
 #[derive(Debug)]
 pub struct Poller {
     poll: Poll,
-    server: Server,
+    server: PollServer,
     completed: BTreeMap<StatusCode, StatusCode>,
     not_executed: Vec<StatusCode>,
     timeout: Duration,
     authorization: Option<HeaderValue>,
     max_response: usize,
-    /// Only for what it stores of an answer's head.
+    /// Only decides which response headers are stored.
     route: semel_http::Route,
 }
 
-/// All ways to find out that a configuration has: routes with `[route.reconcile]` are asked about,
-/// and what a webhook may tell of waits for it.
+/// The reconcilers of a configuration: routes with `[route.reconcile]` are polled, and the other
+/// operations that a webhook covers wait for its events.
 ///
 /// # Errors
-/// [`Error`], where it cannot be done as configured.
+/// [`Error`], if polling cannot work as configured.
 pub fn reconcilers<S>(config: &Config, store: S) -> Result<Reconcilers<S>, Error> {
     let mut tls = None;
     let mut all = Reconcilers::new(store);
-    let mut longest = reconcilers::LOOK_MAX;
-    let mut asked_about = Vec::new();
+    let mut longest = reconcilers::LOOKUP_TIMEOUT;
+    let mut polled = Vec::new();
     for route in &config.routes {
         let (Some(operation), Some(rules)) = (&route.operation, &route.reconcile) else {
             continue;
         };
-        let (scheme, _) = asked(rules, &config.upstream);
+        let (scheme, _) = target(rules, &config.upstream);
         let secure = *scheme == Scheme::HTTPS;
         if secure && tls.is_none() {
-            tls = Some(Arc::new(trust::client().map_err(Error::Certificates)?));
+            tls = Some(Arc::new(
+                client_tls::with_native_roots().map_err(Error::RootCertificates)?,
+            ));
         }
-        let poller = Poller::new(route, rules, &config.upstream, tls.as_ref())?;
+        let lookup = Poller::new(route, rules, &config.upstream, tls.as_ref())?;
         longest = longest.max(rules.timeout.saturating_add(SLACK));
-        all = all.by_looking(operation.clone(), schedule(rules), poller)?;
-        asked_about.push(&**operation);
+        all = all.poll_with(operation.clone(), schedule(rules), lookup)?;
+        polled.push(&**operation);
     }
-    for operation in awaited(config) {
-        if !asked_about.contains(&operation) {
-            all = all.by_webhook(operation, Schedule::default())?;
+    for operation in covered_by_webhooks(config) {
+        if !polled.contains(&operation) {
+            all = all.wait_for_webhook(operation, Schedule::default())?;
         }
     }
-    Ok(all.look_max(longest))
+    Ok(all.lookup_timeout(longest))
 }
 
-/// What webhooks may tell of.
-fn awaited(config: &Config) -> impl Iterator<Item = &str> {
+/// The operations that a webhook may report on.
+fn covered_by_webhooks(config: &Config) -> impl Iterator<Item = &str> {
     let any = config.webhooks.iter().any(|hook| hook.operation.is_none());
     let mut names: Vec<&str> = config
         .routes
@@ -114,8 +115,8 @@ fn awaited(config: &Config) -> impl Iterator<Item = &str> {
     names.into_iter()
 }
 
-/// Who is asked: whom the poll names, or else the application.
-fn asked<'a>(rules: &'a ReconcileConfig, upstream: &'a Upstream) -> (&'a Scheme, &'a Authority) {
+/// Where to send the poll: the host that it names, or else the upstream.
+fn target<'a>(rules: &'a ReconcileConfig, upstream: &'a Upstream) -> (&'a Scheme, &'a Authority) {
     rules
         .poll
         .server()
@@ -132,28 +133,27 @@ fn schedule(rules: &ReconcileConfig) -> Schedule {
 }
 
 impl Poller {
-    /// Asks as the route says; `upstream` where it names no host of its own. `tls` is needed for
-    /// `https` only.
+    /// Polls as `rules` say; polls `upstream` if they name no host. `tls` is needed for `https` only.
     ///
     /// # Errors
-    /// [`Error`], where it cannot be done as configured.
+    /// [`Error`], if polling cannot work as configured.
     pub fn new(
         route: &RouteConfig,
         rules: &ReconcileConfig,
         upstream: &Upstream,
         tls: Option<&Arc<ClientConfig>>,
     ) -> Result<Self, Error> {
-        let (scheme, authority) = asked(rules, upstream);
+        let (scheme, authority) = target(rules, upstream);
         let tls = tls.filter(|_| *scheme == Scheme::HTTPS);
         if *scheme == Scheme::HTTPS && tls.is_none() {
-            let problem = "there is nobody to believe".to_owned();
-            return Err(Error::Certificates(problem));
+            let problem = "no root certificates were given".to_owned();
+            return Err(Error::RootCertificates(problem));
         }
-        let server = Server::new(authority, tls.cloned()).map_err(|source| Error::Host {
+        let server = PollServer::new(authority, tls.cloned()).map_err(|source| Error::Host {
             host: authority.to_string(),
             source,
         })?;
-        // Cookies are left out, whatever the route says: these are the poll's own.
+        // Cookies are never stored here: they belong to the poll, not to the client.
         let stored = route
             .store_headers
             .iter()
@@ -172,7 +172,7 @@ impl Poller {
         })
     }
 
-    async fn ask(&self, operation: &Record, path: &str) -> Result<Answer, Unanswered> {
+    async fn send(&self, operation: &Record, path: &str) -> Result<PollResponse, PollError> {
         let mut headers = HeaderMap::new();
         if let Some(authorization) = &self.authorization {
             headers.insert(http::header::AUTHORIZATION, authorization.clone());
@@ -180,24 +180,24 @@ impl Poller {
         if let Ok(id) = HeaderValue::from_str(&operation.id.to_string()) {
             headers.insert("semel-operation-id", id);
         }
-        let whole = |status| self.completed.contains_key(&status);
-        let asking = wire::ask(&self.server, path, headers, whole, self.max_response);
-        tokio::time::timeout(self.timeout, asking)
+        let needs_body = |status| self.completed.contains_key(&status);
+        let sending = request::send(&self.server, path, headers, needs_body, self.max_response);
+        tokio::time::timeout(self.timeout, sending)
             .await
-            .unwrap_or(Err(Unanswered::TimedOut))
+            .unwrap_or(Err(PollError::TimedOut))
     }
 
-    /// What an answer means. Only the answers that the configuration names mean anything.
-    fn judge(&self, answer: &Answer) -> Finding {
-        let code = || Code::new(format!("poll_status_{}", answer.status.as_u16()));
-        if let Some(under) = self.completed.get(&answer.status) {
-            return match &answer.body {
-                // An answer without its body would be stored for good; the next look may get it.
-                Err(unread) => Finding::Unclear(unread.code()),
-                Ok(body) => Finding::Completed(Completion {
+    /// What a response means. Only the statuses that the configuration lists mean anything.
+    fn interpret(&self, response: &PollResponse) -> LookupResult {
+        let code = || Code::new(format!("poll_status_{}", response.status.as_u16()));
+        if let Some(under) = self.completed.get(&response.status) {
+            return match &response.body {
+                // A response without its body must not be stored; the next poll may get it.
+                Err(unread) => LookupResult::Unclear(unread.code()),
+                Ok(body) => LookupResult::Completed(Completion {
                     response: Response {
                         status: under.as_u16(),
-                        headers: self.route.stored_headers(&answer.headers),
+                        headers: self.route.stored_headers(&response.headers),
                         body: Some(body.clone()),
                         schema_version: 0,
                     },
@@ -205,40 +205,40 @@ impl Poller {
                 }),
             };
         }
-        if self.not_executed.contains(&answer.status) {
-            return Finding::Absent(code());
+        if self.not_executed.contains(&response.status) {
+            return LookupResult::Absent(code());
         }
-        Finding::Unclear(code())
+        LookupResult::Unclear(code())
     }
 }
 
 impl Reconcile for Poller {
-    async fn look(&self, operation: &Record) -> Found {
+    async fn look_up(&self, operation: &Record) -> Lookup {
         let Some(path) = self.poll.path(operation) else {
-            let evidence = "the key or the tenant cannot be part of an address\n".into();
-            return Found {
-                finding: Finding::Unclear("poll_unaskable".into()),
+            let evidence = "the key or the tenant cannot be part of a path\n".into();
+            return Lookup {
+                result: LookupResult::Unclear("poll_unaskable".into()),
                 evidence,
             };
         };
-        let asked = format!("GET {}{path}", self.server);
-        match self.ask(operation, &path).await {
-            Ok(answer) => Found {
-                finding: self.judge(&answer),
-                evidence: evidence(&asked, &answer),
+        let polled = format!("GET {}{path}", self.server);
+        match self.send(operation, &path).await {
+            Ok(response) => Lookup {
+                result: self.interpret(&response),
+                evidence: evidence(&polled, &response),
             },
-            Err(unanswered) => Found {
-                evidence: format!("{asked} → {unanswered}\n").into(),
-                finding: Finding::Unclear(unanswered.code()),
+            Err(error) => Lookup {
+                evidence: format!("{polled} → {error}\n").into(),
+                result: LookupResult::Unclear(error.code()),
             },
         }
     }
 }
 
-/// What was asked, and the beginning of what was answered. Never what we are known by.
-fn evidence(asked: &str, answer: &Answer) -> Bytes {
-    let mut text = format!("{asked} → {}\n", answer.status).into_bytes();
-    match &answer.body {
+/// The request line and the beginning of the response; never the credentials.
+fn evidence(polled: &str, response: &PollResponse) -> Bytes {
+    let mut text = format!("{polled} → {}\n", response.status).into_bytes();
+    match &response.body {
         Ok(body) => text.extend_from_slice(&body[..body.len().min(MAX_EVIDENCE)]),
         Err(unread) => text.extend_from_slice(unread.to_string().as_bytes()),
     }

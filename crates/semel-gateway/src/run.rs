@@ -1,166 +1,119 @@
-//! The process: both listeners, from their start to the last word of every execution.
+//! The process: starts both listeners and the worker, runs until a signal, then drains.
 
+mod error;
 mod reload;
 
-use std::io;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use semel_core::{Inspect, Memory, OperationId, Outbox, Store as _};
-use semel_http::route;
+use semel_core::store::AnyStore;
+use semel_core::{Backend as _, Memory, OperationId, Store};
 use semel_postgres::Postgres;
 use semel_seal::Sealed;
 use semel_sqlite::Sqlite;
-use semel_worker::{CensusTaker, Worker};
+use semel_worker::{RecordCountScan, Worker};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::activity::Counts;
-use crate::admin::{Api, Whole};
-use crate::assemble::guard;
-use crate::config::{CacheUrl, Config, Source, StoreUrl};
-use crate::front::{Current, Front, Own};
+use crate::admin::Api;
+use crate::assemble::build_layer;
+#[cfg(feature = "redis")]
+use crate::config::CacheUrl;
+use crate::config::{Config, Source, StoreUrl};
 use crate::observed::{Events, Observed};
-use crate::server::{Limits, Tls, TlsError, Workers, bind};
-use crate::upstream::{ConfigError, Forward};
+use crate::server::{Limits, Tls, Workers, bind};
+use crate::service::{CurrentLayer, GatewayService, InternalRoutes};
+use crate::upstream::Forward;
+use crate::{activity, admin, assemble, outbox, reconcile, telemetry, webhooks};
 use reload::reload;
 
-use crate::{activity, admin, assemble, outbox, reconcile, telemetry, webhooks};
+pub use error::Error;
 
-/// How long a stopping process tries to bring its last counts to the store.
-const LAST_COUNTS: Duration = Duration::from_secs(2);
+/// How long a stopping process tries to write its last counts to the store.
+const LAST_COUNTS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Where the listeners are, once both are ready.
+/// The addresses of the listeners, once both accept connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listening {
-    /// For requests, where the process serves them.
+    /// The gateway listener; `None` if the process does not serve requests.
     pub gateway: Option<String>,
-    /// For operators.
+    /// The admin listener.
     pub admin: String,
 }
 
-/// What a process does.
+/// Which parts a process runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Serves requests, and does what happens out of band beside it.
+    /// Serves requests and runs the worker.
     Gateway,
-    /// Serves requests, and leaves the rest to others.
+    /// Serves requests only; another process runs the worker.
     GatewayOnly,
-    /// Only does what happens out of band.
+    /// Runs the worker only.
     Worker,
 }
 
-/// Why the gateway could not start, or could not go on. None of these has executed anything.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Error {
-    /// The address is taken or not ours.
-    #[error("cannot listen on {address}: {source}")]
-    Listen {
-        /// As configured.
-        address: String,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The store's file cannot be opened.
-    #[error(transparent)]
-    Sqlite(#[from] semel_sqlite::Error),
-    /// The store's database cannot be used.
-    #[error(transparent)]
-    Postgres(#[from] semel_postgres::Error),
-    /// The cache's address cannot be used.
-    #[error(transparent)]
-    Redis(#[from] semel_redis::Error),
-    /// The routes contradict each other.
-    #[error(transparent)]
-    Route(#[from] route::Error),
-    /// What is unknown cannot be found out as configured.
-    #[error(transparent)]
-    Reconcile(#[from] reconcile::Error),
-    /// Events cannot go where they are to go.
-    #[error("[outbox]: {0}")]
-    Outbox(#[from] semel_brokers::Error),
-    /// The upstream's address cannot be used.
-    #[error("the upstream {address}: {source}")]
-    Upstream {
-        /// As configured.
-        address: String,
-        /// Why not.
-        source: ConfigError,
-    },
-    /// Nobody's certificate would be believed.
-    #[error("the upstream is at https, and {0}")]
-    Untrusted(String),
-    /// The certificate or its key cannot be used.
-    #[error("the certificate cannot be used: {0}")]
-    Tls(#[from] TlsError),
-    /// A file that the configuration names.
-    #[error("cannot read {path}: {source}")]
-    File {
-        /// Its path.
-        path: String,
-        /// Why not.
-        source: io::Error,
-    },
-    /// The metrics cannot be started.
-    #[error("cannot start the metrics: {0}")]
-    Metrics(#[from] telemetry::Error),
-    /// The operating system refused a thread, a signal or a socket.
-    #[error("the operating system: {0}")]
-    System(#[from] io::Error),
-}
-
-/// Runs a process until `SIGTERM` or `SIGINT`, then drains it. `source` is read again at
-/// `SIGHUP`. `ready` is called when the listeners accept.
+/// Runs the process until `SIGTERM` or `SIGINT`, then drains it. `SIGHUP` reloads the configuration
+/// from `source`. `ready` is called once the listeners accept connections.
 ///
 /// # Errors
-/// [`Error`], where it cannot start.
+/// [`Error`] if the process cannot start.
 ///
 /// # Cancellation
-/// Dropping the future ends the process's work without a drain: leases run out.
+/// Dropping the future stops without a drain: running executions keep their leases until they
+/// expire.
 pub async fn run(
     config: Config,
     source: Source,
     role: Role,
     threads: Option<NonZeroUsize>,
-    ready: impl FnOnce(&Listening),
+    ready: impl FnOnce(&Listening) + Send,
 ) -> Result<(), Error> {
     let process = Process {
         role,
         threads,
         source,
     };
-    match &config.store {
-        StoreUrl::Sqlite(path) => {
-            let store = Sqlite::open(path).await?;
-            process.run(store.clone(), store, config, ready).await
-        }
-        StoreUrl::Postgres(url) => {
-            let store = Postgres::open(url.expose()).await?;
-            match &config.cache {
-                Some(CacheUrl(cache)) => {
-                    let cached = semel_redis::Options::new(cache.expose())
-                        .open(store.clone())
-                        .await?;
-                    process.run(cached, store, config, ready).await
-                }
-                None => process.run(store.clone(), store, config, ready).await,
-            }
-        }
-        StoreUrl::Memory => {
-            tracing::warn!("the store is memory: everything is forgotten when the process ends");
-            let store = Memory::default();
-            process.run(store.clone(), store, config, ready).await
-        }
-    }
+    let (store, outbox) = open_store(&config).await?;
+    process.run(store, outbox, config, Box::new(ready)).await
 }
 
-/// How this process runs.
+/// The store of a configuration, and the same store without its cache, for the outbox. Their types
+/// are erased: the rest of the process is compiled once, not once for each kind of store.
+async fn open_store(config: &Config) -> Result<(AnyStore, AnyStore), Error> {
+    let store = match &config.store {
+        StoreUrl::Sqlite(path) => AnyStore::new(Sqlite::open(path).await?),
+        StoreUrl::Postgres(url) => {
+            let store = Postgres::open(url.expose()).await?;
+            #[cfg(feature = "redis")]
+            if let Some(CacheUrl(cache)) = &config.cache {
+                let cached = semel_redis::Options::new(cache.expose());
+                let cached = cached.open(store.clone()).await?;
+                return Ok((AnyStore::new(cached), AnyStore::new(store)));
+            }
+            #[cfg(not(feature = "redis"))]
+            if config.cache.is_some() {
+                return Err(Error::NotBuilt {
+                    key: "cache",
+                    feature: "redis",
+                });
+            }
+            AnyStore::new(store)
+        }
+        StoreUrl::Memory => {
+            tracing::warn!("the store is `memory:`: all records are lost when the process ends");
+            AnyStore::new(Memory::default())
+        }
+    };
+    Ok((store.clone(), store))
+}
+
+/// What [`run`] was called with, besides the configuration.
 struct Process {
     role: Role,
     threads: Option<NonZeroUsize>,
@@ -168,15 +121,15 @@ struct Process {
 }
 
 impl Process {
-    /// `outbox` is that of the store, with nothing around it: events are neither sealed nor cached.
-    async fn run<S: Whole, O: Outbox + Clone>(
+    /// `outbox` is the store without its wrappers: events are neither encrypted nor cached.
+    async fn run(
         self,
-        store: S,
-        outbox: O,
+        store: AnyStore,
+        outbox: AnyStore,
         config: Config,
-        ready: impl FnOnce(&Listening),
+        ready: Box<dyn FnOnce(&Listening) + Send + '_>,
     ) -> Result<(), Error> {
-        // Asked for first: a signal that comes while starting must not end the process halfway.
+        // Registered first: a signal during start-up must not kill the process halfway.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut hang_up = signal(SignalKind::hangup())?;
@@ -187,8 +140,8 @@ impl Process {
         let store = Observed::new(sealed, events.clone(), counts.clone());
         let metrics = telemetry::install(counts.clone())?;
         tokio::spawn(telemetry::upkeep(metrics.clone()));
-        let layer = guard(&config, store.clone())?;
-        let current: Current<_> = Arc::new(ArcSwap::from_pointee(layer.clone()));
+        let layer = build_layer(&config, store.clone())?;
+        let current: CurrentLayer<_> = Arc::new(ArcSwap::from_pointee(layer.clone()));
 
         let (admin_listener, admin_address) =
             listen(&config.admin.listen.address().to_string()).await?;
@@ -198,10 +151,10 @@ impl Process {
             reconcilers: reconcilers.clone(),
             events,
         };
-        let asked = store.clone();
+        let probed = store.clone();
         let router = admin::router(
             config.admin.access(),
-            move || ready_when_answering(asked.clone()),
+            move || check_store(probed.clone()),
             metrics,
             api,
             outbox.clone(),
@@ -213,35 +166,38 @@ impl Process {
         ));
         let worker = match self.role {
             Role::Gateway | Role::Worker => {
-                let census = CensusTaker::new(store.clone(), store.clock());
+                let scan = RecordCountScan::new(store.clone(), store.clock());
                 let mut worker = Worker::new(store.clone())
                     .reconcilers(reconcilers)
-                    .also(Arc::new(census));
+                    .with_job(Arc::new(scan));
                 if let Some(config) = &config.outbox {
-                    for chore in outbox::chores(config, outbox, store.clock()).await? {
-                        worker = worker.also(chore);
-                    }
+                    let jobs = outbox::jobs(config, outbox, store.clock()).await?;
+                    worker = jobs.into_iter().fold(worker, Worker::with_job);
                 }
                 Some(tokio::spawn(worker.run(stop.clone())))
             }
             Role::GatewayOnly => None,
         };
-        let keeping = tokio::spawn(activity::keep(counts, store.clone(), stop.clone()));
-        let own = Arc::new(Own {
+        let count_writer = tokio::spawn(activity::write_periodically(
+            counts,
+            store.clone(),
+            stop.clone(),
+        ));
+        let internal = Arc::new(InternalRoutes {
             store,
             sources: ArcSwap::from_pointee(webhooks::sources(&config)),
         });
         let serving = match self.role {
-            Role::Gateway | Role::GatewayOnly => {
-                Some(start(&config, &current, &own, self.threads, &stop)?)
-            }
+            Role::Gateway | Role::GatewayOnly => Some(start_workers(
+                &config,
+                &current,
+                &internal,
+                self.threads,
+                &stop,
+            )?),
             Role::Worker => None,
         };
-        let scheme = if config.tls.is_some() {
-            "https"
-        } else {
-            "http"
-        };
+        let scheme = config.tls.as_ref().map_or("http", |_| "https");
         let address = serving.as_ref().map(|(_, address)| address.clone());
         ready(&Listening {
             gateway: address.map(|address| format!("{scheme}://{address}")),
@@ -253,22 +209,25 @@ impl Process {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
-                _ = hang_up.recv() => reload(&self.source, &config, &layer, &current, &own),
+                _ = hang_up.recv() => reload(&self.source, &config, &layer, &current, &internal),
             }
         }
-        tracing::info!(running = layer.running(), "stopping: waiting for what runs");
+        tracing::info!(
+            running = layer.running(),
+            "stopping: waiting for running executions"
+        );
         stop.cancel();
         if let Some(worker) = worker {
-            // A look that is cut off is made again by whoever claims it next.
+            // A reconciliation that is cut off is claimed and run again by another worker.
             let _ = tokio::time::timeout(config.drain, worker).await;
         }
         let cut = match serving {
             Some((workers, _)) => workers.stopped().await?.cut,
             None => 0,
         };
-        // The last requests are counted before this.
-        let _ = tokio::time::timeout(LAST_COUNTS, keeping).await;
-        // The operators' listener has nothing to lose.
+        // After the drain, so that the last requests are included.
+        let _ = tokio::time::timeout(LAST_COUNTS_TIMEOUT, count_writer).await;
+        // Admin requests need no drain: every decision is committed before its response is sent.
         admin.abort();
         tracing::info!(cut, "stopped");
         Ok(())
@@ -287,11 +246,11 @@ async fn listen(address: &str) -> Result<(TcpListener, String), Error> {
     })
 }
 
-/// The workers, each with connections of its own to the upstream.
-fn start<S: Whole>(
+/// Starts the worker threads, each with its own upstream connections.
+fn start_workers<S: Store + Clone>(
     config: &Config,
-    current: &Current<S>,
-    own: &Arc<Own<S>>,
+    current: &CurrentLayer<S>,
+    internal: &Arc<InternalRoutes<S>>,
     threads: Option<NonZeroUsize>,
     stop: &CancellationToken,
 ) -> Result<(Workers, String), Error> {
@@ -316,17 +275,17 @@ fn start<S: Whole>(
     };
     let upstream = assemble::upstream(config)?;
 
-    let patience = config.policy.upstream_timeout;
-    let (current, own) = (Arc::clone(current), Arc::clone(own));
+    let timeout = config.policy.upstream_timeout;
+    let (current, internal) = (Arc::clone(current), Arc::clone(internal));
     let deadline = Deadline::new(config.drain, stop.clone());
     let make = move |_worker| {
-        let forward = Forward::new(upstream.apart(), patience);
-        let front = Front::new(Arc::clone(&current), Arc::clone(&own), forward);
+        let forward = Forward::new(upstream.with_own_pool(), timeout);
+        let service = GatewayService::new(Arc::clone(&current), Arc::clone(&internal), forward);
         let (layer, deadline) = (current.load_full(), deadline.clone());
-        let rest = async move {
-            layer.drain(deadline.left()).await;
+        let drain = async move {
+            layer.drain(deadline.remaining()).await;
         };
-        (front, rest)
+        (service, drain)
     };
     let workers = Workers::start(listeners, limits(config), tls, stop, make)?;
     Ok((workers, address.to_string()))
@@ -342,28 +301,28 @@ fn limits(config: &Config) -> Limits {
     limits
 }
 
-/// Until when a stopping process waits: connections first, then executions whose clients are
-/// gone, within one and the same time.
+/// The end of the drain. Connections, and then executions whose clients are gone, share one
+/// `drain` duration that starts when the process is asked to stop.
 #[derive(Clone)]
 struct Deadline {
-    patience: Duration,
+    drain: Duration,
     at: Arc<OnceLock<Instant>>,
 }
 
 impl Deadline {
-    fn new(patience: Duration, stop: CancellationToken) -> Self {
+    fn new(drain: Duration, stop: CancellationToken) -> Self {
         let at = Arc::new(OnceLock::new());
-        let deadline = Self { patience, at };
+        let deadline = Self { drain, at };
         let set = deadline.clone();
         tokio::spawn(async move {
             stop.cancelled().await;
-            set.at.get_or_init(|| Instant::now() + set.patience);
+            set.at.get_or_init(|| Instant::now() + set.drain);
         });
         deadline
     }
 
-    fn left(&self) -> Duration {
-        let at = self.at.get_or_init(|| Instant::now() + self.patience);
+    fn remaining(&self) -> Duration {
+        let at = self.at.get_or_init(|| Instant::now() + self.drain);
         at.saturating_duration_since(Instant::now())
     }
 }
@@ -375,8 +334,8 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// Whether the store answers: it is asked for an operation that is not there.
-async fn ready_when_answering<S: Inspect>(store: S) -> Result<(), String> {
+/// The readiness check: looks up a record that cannot exist.
+async fn check_store<S: Store>(store: S) -> Result<(), String> {
     let found = store.find(OperationId::from_bytes([0; 16])).await;
     found.map(drop).map_err(|error| error.to_string())
 }

@@ -1,15 +1,14 @@
-//! The listening side: connections in, requests to a [`tower_service::Service`].
+//! The HTTP server: accepts connections and hands requests to a [`tower_service::Service`].
 //!
-//! HTTP/1.1 and HTTP/2, the latter by prior knowledge or chosen in the TLS handshake. Every
-//! wait on a client has a limit, see [`Limits`]; what is malformed is refused before the
-//! service hears of it.
+//! HTTP/1.1 and HTTP/2, the latter by prior knowledge or ALPN. Every wait on a client has a limit,
+//! see [`Limits`]; malformed requests are refused before they reach the service.
 //!
 //! [`Workers`] runs one thread per core, each with its own runtime, listener and service, so
-//! that a request never changes threads. [`serve`] is the same for one listener on the
-//! runtime that is already there.
+//! that a request never changes threads. [`serve`] does the same for one listener on the current
+//! runtime.
 //!
-//! **Absent:** informational answers. hyper's server cannot send a 1xx of ours (`103 Early
-//! Hints`): a service returns one response, and a 1xx returned as that one is an error. It
+//! **Absent:** informational responses. hyper's server cannot send a 1xx from the service (`103
+//! Early Hints`): a service returns one response, and a 1xx returned as that one is an error. It
 //! sends `100 Continue` by itself when the service first reads the body.
 
 mod accept;
@@ -24,16 +23,16 @@ mod wire;
 mod workers;
 
 pub use accept::{Drained, serve};
-pub use bridge::Answer;
+pub use bridge::TrackedBody;
 pub use incoming::{BodyError, Incoming};
 pub use limits::Limits;
 pub use peer::Peer;
 pub use tls::{Tls, TlsError};
 pub use workers::{Workers, bind};
 
-/// What hands requests to the application: any tower service that cannot fail.
+/// A tower service that handles requests and cannot fail.
 ///
-/// Implemented for every service of the right shape; not to be implemented by hand.
+/// An alias: implemented for every service that meets the bounds.
 pub trait Handler<RB>:
     tower_service::Service<
         http::Request<Incoming>,
@@ -60,7 +59,7 @@ impl<S, RB> Handler<RB> for S where
 
 /// A response body that the server can send.
 ///
-/// Implemented for every body of the right shape.
+/// An alias: implemented for every body that meets the bounds.
 pub trait ResponseBody:
     http_body::Body<Data = bytes::Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>>
     + Send

@@ -1,4 +1,4 @@
-//! A connection's bytes, with or without TLS, on either side of the gateway.
+//! A connection with or without TLS, for both sides of the gateway.
 
 use std::io;
 use std::pin::Pin;
@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 #[derive(Debug)]
 pub(crate) enum Socket<P, T> {
     Plain(P),
-    // Boxed: a TLS session is a kilobyte, and the plain case should not carry it around.
+    // Boxed: a TLS session takes a kilobyte, which the plain variant should not reserve.
     Tls(Box<T>),
 }
 

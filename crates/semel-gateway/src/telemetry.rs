@@ -1,10 +1,10 @@
-//! The names of the metrics, and what they mean; and beside them the traces.
+//! Metric descriptions and the Prometheus recorder; traces are in the submodules.
 
 #[cfg(feature = "otlp")]
 pub mod otlp;
-#[cfg(feature = "otlp")]
-mod parent;
 pub(crate) mod request;
+#[cfg(feature = "otlp")]
+mod traceparent;
 
 use std::time::Duration;
 
@@ -14,137 +14,147 @@ use metrics_exporter_prometheus::{
 };
 
 pub use semel_http::names;
+#[cfg(feature = "redis")]
 use semel_redis::names as redis;
 use semel_worker::meters::names as worker;
 use semel_worker::webhook::RECEIVED;
 
-use crate::activity::{Counting, Counts};
+use crate::activity::{CountingRecorder, Counts};
 
-/// Upper bounds for calls of the store: an embedded one answers in well under a millisecond, one
-/// across a network in a few.
+/// Bucket bounds for store calls: an embedded store takes well under a millisecond, a remote one a
+/// few.
 const STORE_BUCKETS: [f64; 12] = [
     0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5,
 ];
 
-/// Upper bounds for executions: up to the usual timeout of an upstream.
+/// Bucket bounds for executions, up to the default upstream timeout.
 const EXECUTE_BUCKETS: [f64; 12] = [
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 15.0, 60.0,
 ];
 
-/// How often histograms are emptied into their buckets where nobody scrapes. Until then each
-/// observation takes memory.
-const UPKEEP: Duration = Duration::from_secs(5);
+/// How often histogram samples are moved into their buckets if there is no scrape. Until then each
+/// sample takes memory.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 const COUNTERS: [(&str, &str); 10] = [
-    (names::CREATED, "First requests of their operation"),
-    (names::REPLAY, "Requests answered from the record"),
-    (names::IN_PROGRESS, "Requests that met another attempt"),
+    (names::CREATED, "First requests with their key"),
+    (
+        names::REPLAY,
+        "Requests answered by replaying the stored response",
+    ),
+    (
+        names::IN_PROGRESS,
+        "Requests that arrived while another attempt was running",
+    ),
     (
         names::KEY_MISUSE,
-        "Requests with the key of another request",
+        "Requests that reused the key of a different request",
     ),
     (
         names::FAILED_RETRY,
-        "Requests executed again because nothing had happened",
+        "Requests executed again after a released attempt",
     ),
     (
         names::UNKNOWN,
-        "Requests for an operation whose outcome is unknown",
+        "Requests for a record whose outcome is unknown",
     ),
-    (names::EXPIRED, "Requests after the replay window"),
-    (names::STORE_ERROR, "Calls that the store did not answer"),
+    (
+        names::EXPIRED,
+        "Requests after the retention of their record",
+    ),
+    (names::STORE_ERROR, "Store calls that failed or timed out"),
     (
         names::FENCED,
-        "Outcomes that came after their attempt had lost the record",
+        "Outcomes refused because another attempt owned the record",
     ),
-    (names::UNGUARDED, "Requests that passed without a key"),
+    (names::UNGUARDED, "Requests forwarded without a key"),
 ];
 
 const WORKER_COUNTERS: [(&str, &str); 13] = [
-    (worker::ZOMBIE, "Executions whose owner fell silent"),
+    (worker::ZOMBIE, "Executions whose lease expired"),
     (
         worker::PRUNED,
-        "Records, bodies, tombstones and events whose time was over",
+        "Expired records, bodies, tombstones and events that were deleted",
     ),
-    (worker::SCHEDULED, "Unknown operations that were looked for"),
-    (worker::RESOLVED, "Looks that found the outcome"),
-    (worker::FAILED, "Looks that left it unknown"),
     (
-        worker::DEAD_LETTER,
-        "Operations that began to wait for a person",
+        worker::SCHEDULED,
+        "Reconciliation lookups of unknown records",
     ),
-    (worker::TICKS, "Rounds of the worker"),
+    (
+        worker::RESOLVED,
+        "Reconciliation lookups that found the outcome",
+    ),
+    (
+        worker::FAILED,
+        "Reconciliation lookups that left the outcome unknown",
+    ),
+    (worker::DEAD_LETTER, "Records that were dead-lettered"),
+    (worker::TICKS, "Worker rounds"),
     (
         worker::GIVEN_UP,
-        "Events that nothing could be made of until the end",
+        "Webhook events given up because they matched no record",
     ),
     (
         worker::CONTRADICTED,
-        "Events that say that something happened which had been released",
+        "Webhook events that report a completion of a released record",
     ),
-    (RECEIVED, "Deliveries of events, by what became of them"),
+    (RECEIVED, "Webhook deliveries, by result"),
     (
         worker::OUTBOX_PUBLISHED,
-        "Events of the outbox that a broker confirmed",
+        "Outbox events confirmed by the broker",
     ),
     (
         worker::OUTBOX_REFUSED,
-        "Events of the outbox that a broker did not take",
+        "Outbox events refused by the broker",
     ),
-    (
-        worker::OUTBOX_DEAD,
-        "Events of the outbox that began to wait for a person",
-    ),
+    (worker::OUTBOX_DEAD, "Outbox events that were dead-lettered"),
 ];
 
+#[cfg(feature = "redis")]
 const REDIS_COUNTERS: [(&str, &str); 3] = [
-    (redis::HIT, "Retries answered out of Redis"),
-    (
-        redis::MISS,
-        "Requests for which Redis had nothing that may be given",
-    ),
-    (
-        redis::ERROR,
-        "Calls of Redis that failed, and values that could not be trusted",
-    ),
+    (redis::HIT, "Retries answered from Redis"),
+    (redis::MISS, "Requests without a usable response in Redis"),
+    (redis::ERROR, "Redis calls that failed, and invalid values"),
 ];
 
 const GAUGES: [(&str, Unit, &str); 5] = [
     (
         worker::IN_PROGRESS_AGE,
         Unit::Seconds,
-        "Age of the oldest execution under way",
+        "Age of the oldest running execution",
     ),
     (
         worker::UNKNOWN_COUNT,
         Unit::Count,
-        "Operations whose outcome nobody knows",
+        "Records whose outcome is unknown",
     ),
     (
         worker::OUTBOX_BACKLOG,
         Unit::Count,
-        "Events that wait to be published",
+        "Outbox events waiting to be published",
     ),
     (
         worker::OUTBOX_AGE,
         Unit::Seconds,
-        "Age of the oldest event that waits to be published",
+        "Age of the oldest outbox event waiting to be published",
     ),
     (
         worker::OUTBOX_DEAD_COUNT,
         Unit::Count,
-        "Events that wait for a person",
+        "Dead-lettered outbox events",
     ),
 ];
 
-/// Tells the recorder in use what the metrics mean.
+/// Registers the descriptions of all metrics with the current recorder.
 pub fn describe() {
     let counters = COUNTERS.into_iter().chain(WORKER_COUNTERS);
-    for (name, meaning) in counters.chain(REDIS_COUNTERS) {
-        describe_counter!(name, Unit::Count, meaning);
+    #[cfg(feature = "redis")]
+    let counters = counters.chain(REDIS_COUNTERS);
+    for (name, description) in counters {
+        describe_counter!(name, Unit::Count, description);
     }
-    for (name, unit, meaning) in GAUGES {
-        describe_gauge!(name, unit, meaning);
+    for (name, unit, description) in GAUGES {
+        describe_gauge!(name, unit, description);
     }
     describe_histogram!(
         worker::OUTBOX_PUBLISH_SECONDS,
@@ -172,15 +182,15 @@ pub fn describe() {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The exporter does not take its settings.
+    /// The exporter rejects its settings.
     #[error(transparent)]
     Settings(#[from] BuildError),
-    /// Somebody else's recorder is there.
-    #[error("the process has metrics of somebody else")]
-    Taken,
+    /// Another recorder is installed.
+    #[error("another metrics recorder is already installed in this process")]
+    AlreadyInstalled,
 }
 
-/// A recorder with the buckets of the histograms.
+/// A Prometheus recorder with our histogram buckets.
 ///
 /// # Errors
 /// Never with these buckets; the exporter refuses empty ones.
@@ -194,27 +204,28 @@ pub fn recorder() -> Result<PrometheusRecorder, BuildError> {
     Ok(builder.build_recorder())
 }
 
-/// Makes a [`recorder`] that of the process and describes the metrics to it. What it counts of
-/// requests is counted by `counts`, too.
+/// Installs a [`recorder`] as the global one and describes the metrics. `counts` counts requests as
+/// well.
 ///
 /// # Errors
 /// When the process has a recorder already.
 pub fn install(counts: Counts) -> Result<PrometheusHandle, Error> {
     let inner = recorder()?;
     let handle = inner.handle();
-    metrics::set_global_recorder(Counting { inner, counts }).map_err(|_| Error::Taken)?;
+    metrics::set_global_recorder(CountingRecorder { inner, counts })
+        .map_err(|_| Error::AlreadyInstalled)?;
     describe();
     Ok(handle)
 }
 
-/// Keeps the histograms small; runs for as long as the process does.
+/// Bounds the memory of the histograms; runs until dropped.
 ///
 /// # Cancellation
 /// May be dropped at any time.
 pub async fn upkeep(handle: PrometheusHandle) {
-    let mut turn = tokio::time::interval(UPKEEP);
+    let mut interval = tokio::time::interval(UPKEEP_INTERVAL);
     loop {
-        turn.tick().await;
+        interval.tick().await;
         handle.run_upkeep();
     }
 }
@@ -241,10 +252,10 @@ mod tests {
             }
         });
         let text = handle.render();
-        for (name, meaning) in COUNTERS {
+        for (name, description) in COUNTERS {
             assert!(name.starts_with("api_idempotency_") && name.ends_with("_total"));
             assert!(
-                text.contains(&format!("# HELP {name} {meaning}\n")),
+                text.contains(&format!("# HELP {name} {description}\n")),
                 "{text}"
             );
             assert!(

@@ -1,4 +1,4 @@
-//! Who is calling: from a request to the name of its tenant.
+//! Finds the tenant of a request.
 
 pub mod jwt;
 
@@ -13,10 +13,10 @@ use serde_json::Value;
 
 use crate::config::TenantFrom;
 
-/// Names the tenant of a request; `None` refuses the request.
+/// Returns the tenant of a request; `None` refuses the request.
 pub type TenantOf = Arc<dyn Fn(&Parts) -> Option<Box<str>> + Send + Sync>;
 
-/// What the configuration asks for.
+/// The resolver for a configured tenant source.
 ///
 /// ```
 /// use semel_gateway::config::TenantFrom;
@@ -29,8 +29,8 @@ pub type TenantOf = Arc<dyn Fn(&Parts) -> Option<Box<str>> + Send + Sync>;
 ///     .into_parts();
 /// assert_eq!(tenant_of(&known).as_deref(), Some("acme"));
 ///
-/// let (nobody, ()) = http::Request::new(()).into_parts();
-/// assert_eq!(tenant_of(&nobody), None);
+/// let (without_header, ()) = http::Request::new(()).into_parts();
+/// assert_eq!(tenant_of(&without_header), None);
 /// # Ok::<(), http::Error>(())
 /// ```
 pub fn resolver(from: &TenantFrom) -> TenantOf {
@@ -40,12 +40,12 @@ pub fn resolver(from: &TenantFrom) -> TenantOf {
         TenantFrom::Jwt { claim, keys } => {
             let (claim, keys) = (claim.clone(), Arc::clone(keys));
             Arc::new(move |request| {
-                let value = only(&request.headers, &AUTHORIZATION).ok()??;
+                let value = single_value(&request.headers, &AUTHORIZATION).ok()??;
                 let claims = keys.verify(bearer(value.to_str().ok()?)?)?;
                 match claims.get(&*claim)? {
-                    Value::String(text) => named(text),
-                    // `7.0` and `7` would be two tenants, or one.
-                    Value::Number(number) if !number.is_f64() => named(&number.to_string()),
+                    Value::String(text) => checked_name(text),
+                    // Integers only: `7.0` and `7` are equal numbers but different names.
+                    Value::Number(number) if !number.is_f64() => checked_name(&number.to_string()),
                     Value::Number(_)
                     | Value::Null
                     | Value::Bool(_)
@@ -66,11 +66,12 @@ pub(crate) fn bearer(value: &str) -> Option<&str> {
         .then_some(token.trim_matches(' '))
 }
 
-/// More than one line for a header.
+/// A header occurs more than once.
 pub(crate) struct Repeated;
 
-/// The header's only line. Two are refused, for two readers may take different ones.
-pub(crate) fn only<'h>(
+/// The value of a header that may occur once. A repeated header is refused, because two readers may
+/// use different values.
+pub(crate) fn single_value<'h>(
     headers: &'h HeaderMap,
     name: &HeaderName,
 ) -> Result<Option<&'h HeaderValue>, Repeated> {
@@ -81,8 +82,8 @@ pub(crate) fn only<'h>(
     }
 }
 
-/// A name cut short would be another tenant's.
-fn named(text: &str) -> Option<Box<str>> {
+/// Too long names are refused, not truncated: a truncated name could be another tenant's.
+fn checked_name(text: &str) -> Option<Box<str>> {
     let text = text.trim_matches([' ', '\t']);
     (!text.is_empty() && text.len() <= MAX_TENANT_BYTES).then(|| text.into())
 }

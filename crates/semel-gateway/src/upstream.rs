@@ -1,21 +1,29 @@
-//! The side towards the application.
+//! The HTTP client for the upstream application.
 //!
-//! One request, one connection, one try. **Invariant:** nothing here sends a request twice. A
-//! pooled connection that proves dead before a single byte of the request was written is
-//! replaced; from the first byte on, every failure is reported, with its [`Stage`], and the
-//! decision is the caller's.
+//! One request, one connection, one attempt. **Invariant:** nothing here sends a request twice. If
+//! a pooled connection turns out to be closed before a single byte of the request was written, the
+//! client replaces it; from the first byte on, it reports every failure with its [`Stage`], and
+//! the caller decides.
 //!
-//! The connection is polled by the request's own future and afterwards by the answer's body, not
-//! by a task of its own: no hand-over between tasks, and dropping either closes the connection.
+//! Why not `hyper_util::client::legacy` or `reqwest`: both retry requests on pooled connections by
+//! their own rules, and neither reports how many bytes of a failed request reached the kernel. The
+//! gateway needs that count: [`Stage::NothingSent`] proves that the application cannot have
+//! executed the request, so the key can be released; anything else is an unknown outcome. So this
+//! module uses hyper's connection-level API and counts bytes below TLS.
 //!
-//! **Absent:** informational answers (1xx) end here. hyper reports them, but its server cannot
-//! send them on. **Absent:** a limit on the time to the answer; who waits sets it, by dropping.
+//! The request's future polls the connection, and afterwards the response body does; there is no
+//! task per connection. That saves a hand-over between tasks, and dropping either closes the
+//! connection.
+//!
+//! **Absent:** informational responses (1xx) end here. hyper reports them, but its server cannot
+//! forward them. **Absent:** a limit on the time to the response; the caller sets one by dropping
+//! the future.
 
+mod address;
 mod body;
+mod connection;
 mod error;
 mod forward;
-mod link;
-mod place;
 mod pool;
 mod stream;
 mod tunnel;
@@ -31,7 +39,7 @@ use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body::Body as HttpBody;
 use rustls::ClientConfig;
-use semel_http::Unframed;
+use semel_http::CloseDelimited;
 use tower_service::Service;
 
 pub use body::Body;
@@ -39,22 +47,22 @@ pub use error::{ConfigError, Error, Stage};
 pub use forward::Forward;
 
 use crate::hygiene::outbound::{self, Target, Tunnel};
+use address::UpstreamAddress;
 use body::Outgoing;
+use connection::{SendFailure, UpstreamConnection};
 use error::BoxError;
-use link::{Link, Lost};
-use place::Place;
 use pool::Pool;
 
-/// Where the application is, and how to keep connections to it.
+/// The address of the application, and how connections to it are kept.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct UpstreamConfig {
-    /// `http://host:port` or `https://host:port`, with a path to put in front of every other, if
-    /// any.
+    /// `http://host:port` or `https://host:port`, with an optional path that prefixes every request
+    /// path.
     pub base: Uri,
-    /// Whose certificates are believed. Needed for `https` only.
+    /// TLS settings, with the trusted root certificates. Needed for `https` only.
     pub tls: Option<Arc<ClientConfig>>,
-    /// For the name lookup, the connection and TLS together.
+    /// Covers the name lookup, the TCP connection and the TLS handshake together.
     pub connect_timeout: Duration,
     /// Connections kept open without a request, per worker.
     pub max_idle: usize,
@@ -63,12 +71,12 @@ pub struct UpstreamConfig {
 }
 
 impl UpstreamConfig {
-    /// A SYN that was lost is sent again after one and three seconds: two tries fit.
+    /// The kernel retransmits a lost SYN after one and three seconds: two retransmissions fit.
     pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-    /// As many as a busy worker has requests under way; more would be opened for a burst only.
+    /// As many as a busy worker has concurrent requests; more would serve short bursts only.
     pub const MAX_IDLE: usize = 256;
-    /// Below the shortest keep-alive that common application servers have (5 s in Node), so that
-    /// it is we who close, and no request meets a connection that is being closed.
+    /// Below the shortest keep-alive of common application servers (5 s in Node), so that the
+    /// gateway closes first and no request is written to a connection that the server is closing.
     pub const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
     /// The defaults, for an application at `base`.
@@ -92,7 +100,7 @@ pub struct Upstream(Arc<Inner>);
 struct Inner {
     target: Target,
     pool: Arc<Pool>,
-    place: Place,
+    address: UpstreamAddress,
     config: UpstreamConfig,
 }
 
@@ -100,8 +108,8 @@ impl Upstream {
     /// A client for the application at `config.base`.
     ///
     /// # Errors
-    /// [`ConfigError`] when the base is no `http://` or `https://` URI with a host, or the host
-    /// cannot have a certificate.
+    /// [`ConfigError`] if `base` is not an `http://` or `https://` URI with a host, or if the host
+    /// is not a valid name in a certificate.
     pub fn new(config: &UpstreamConfig) -> Result<Self, ConfigError> {
         let secure = match config.base.scheme_str() {
             Some("http") => false,
@@ -116,32 +124,32 @@ impl Upstream {
             prefix: config.base.path().trim_end_matches('/').to_owned(),
             host: HeaderValue::from_str(authority.as_str()).map_err(|_| ConfigError::Host)?,
         };
-        let place = Place::new(authority, secure, config.tls.as_ref())?;
+        let address = UpstreamAddress::new(authority, secure, config.tls.as_ref())?;
         Ok(Self(Arc::new(Inner {
             target,
-            pool: Arc::new(Pool::new(place.clone(), config)),
-            place,
+            pool: Arc::new(Pool::new(address.clone(), config)),
+            address,
             config: config.clone(),
         })))
     }
 
-    /// A client for the same application, with connections of its own.
-    pub fn apart(&self) -> Self {
+    /// A client for the same application with a separate connection pool.
+    pub fn with_own_pool(&self) -> Self {
         let Inner {
             target,
-            place,
+            address,
             config,
             ..
         } = &*self.0;
         Self(Arc::new(Inner {
             target: target.clone(),
-            pool: Arc::new(Pool::new(place.clone(), config)),
-            place: place.clone(),
+            pool: Arc::new(Pool::new(address.clone(), config)),
+            address: address.clone(),
             config: config.clone(),
         }))
     }
 
-    /// Sends a request and waits for the head of the answer. Headers are cleaned in both
+    /// Sends a request and waits for the response head. Hop-by-hop headers are removed in both
     /// directions.
     ///
     /// # Errors
@@ -159,56 +167,59 @@ impl Upstream {
         let (mut parts, body) = request.into_parts();
         let tunnel =
             outbound::request(&mut parts, &body, &inner.target).map_err(Error::nothing_sent)?;
-        let client = (tunnel == Tunnel::Wanted)
+        let client = (tunnel == Tunnel::Requested)
             .then(|| parts.extensions.remove::<hyper::upgrade::OnUpgrade>())
             .flatten();
         let head = parts.method == Method::HEAD;
-        // hyper's client looks for nothing in them, and they may be costly to carry.
+        // hyper's client reads none of them, and they may hold large values.
         parts.extensions = http::Extensions::new();
         let request = Request::from_parts(parts, Outgoing::new(body));
 
-        let (link, response) = exchange(&inner.pool, request).await?;
+        let (connection, response) = exchange(&inner.pool, request).await?;
         let (mut parts, incoming) = response.into_parts();
         if parts.status == StatusCode::SWITCHING_PROTOCOLS {
-            let client = client.ok_or_else(|| Error::sent("an upgrade that nobody asked for"))?;
-            tunnel::open(link, client).await?;
+            let client = client.ok_or_else(|| {
+                Error::sent("the upstream upgraded a request that did not ask for it")
+            })?;
+            tunnel::open(connection, client).await?;
             outbound::response(&mut parts);
             return Ok(Response::from_parts(parts, Body::empty()));
         }
-        let body = Body::new(incoming, link, &inner.pool);
+        let body = Body::new(incoming, connection, &inner.pool);
         if !head
             && !body.is_end_stream()
             && !parts.headers.contains_key(CONTENT_LENGTH)
             && !parts.headers.contains_key(TRANSFER_ENCODING)
         {
-            parts.extensions.insert(Unframed);
+            parts.extensions.insert(CloseDelimited);
         }
         outbound::response(&mut parts);
         Ok(Response::from_parts(parts, body))
     }
 }
 
-type Answered = (Box<Link>, Response<hyper::body::Incoming>);
+type Exchanged = (Box<UpstreamConnection>, Response<hyper::body::Incoming>);
 
 /// Sends the request on a pooled connection, or on a new one.
-async fn exchange(pool: &Arc<Pool>, mut request: Request<Outgoing>) -> Result<Answered, Error> {
-    while let Some(mut link) = pool.check_out() {
-        match link.send(request).await {
-            Ok(response) => return Ok((link, response)),
-            // hyper never took it, and not a byte was written: this connection was dead before.
-            Err(Lost {
+async fn exchange(pool: &Arc<Pool>, mut request: Request<Outgoing>) -> Result<Exchanged, Error> {
+    while let Some(mut connection) = pool.check_out() {
+        match connection.send(request).await {
+            Ok(response) => return Ok((connection, response)),
+            // hyper did not take the request and no byte was written: the connection was already
+            // closed.
+            Err(SendFailure {
                 request: Some(untouched),
                 error,
             }) if error.stage == Stage::NothingSent => {
                 request = *untouched;
             }
-            Err(lost) => return Err(lost.error),
+            Err(failure) => return Err(failure.error),
         }
     }
-    let mut link = pool.connect().await?;
-    match link.send(request).await {
-        Ok(response) => Ok((link, response)),
-        Err(lost) => Err(lost.error),
+    let mut connection = pool.connect().await?;
+    match connection.send(request).await {
+        Ok(response) => Ok((connection, response)),
+        Err(failure) => Err(failure.error),
     }
 }
 

@@ -1,19 +1,19 @@
-//! `POST /.semel/webhooks/{source}`: events from providers, on the gateway's own listener.
+//! `POST /.semel/webhooks/{source}`: receives events from providers on the gateway listener.
 
 use bytes::{Bytes, BytesMut};
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::BodyExt as _;
-use semel_core::{Inbox, Inspect, Maintain, Store};
+use semel_core::Store;
 use semel_worker::webhook::{Answer, MAX_BODY, Sources, receive};
 
 use crate::config::Config;
 
-/// Where events are received.
+/// Path prefix of the webhook endpoint.
 pub const WEBHOOK_PATH: &str = "/.semel/webhooks/";
 
-/// The sources that a configuration has.
+/// The configured sources.
 pub fn sources(config: &Config) -> Sources {
     Sources::new(config.webhooks.iter().map(|hook| hook.source.clone()))
 }
@@ -21,61 +21,64 @@ pub fn sources(config: &Config) -> Sources {
 /// Answers a request below [`WEBHOOK_PATH`].
 ///
 /// # Cancellation
-/// Dropping the future loses nothing that the sender was told; see [`receive`].
+/// Dropping the future never loses an event that was acknowledged; see [`receive`].
 pub async fn answer<S, B>(store: &S, sources: &Sources, request: Request<B>) -> Response<Bytes>
 where
-    S: Store + Inbox + Maintain + Inspect,
+    S: Store,
     B: Body<Data = Bytes>,
 {
     let (head, body) = request.into_parts();
     let source = head.uri.path().strip_prefix(WEBHOOK_PATH).unwrap_or("");
-    // Before a byte of the body is read: a stranger's is not.
+    // Checked before the body is read.
     if sources.find(source).is_none() {
-        return worded(Answer::UNKNOWN_SOURCE);
+        return to_response(Answer::UNKNOWN_SOURCE);
     }
     if head.method != Method::POST {
-        let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "events are sent by POST\n");
+        let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "send events with POST\n");
         let headers = refused.headers_mut();
         headers.insert(ALLOW, HeaderValue::from_static("POST"));
         return refused;
     }
-    match read(body).await {
-        Read::Whole(body) => {
+    match read_body(body).await {
+        BodyRead::Complete(body) => {
             let now = store.clock().now();
-            worded(receive(store, sources, source, &head.headers, &body, now).await)
+            to_response(receive(store, sources, source, &head.headers, &body, now).await)
         }
-        Read::TooLarge => worded(Answer::TOO_LARGE),
-        Read::Broken => plain(StatusCode::BAD_REQUEST, "the event broke off\n"),
+        BodyRead::TooLarge => to_response(Answer::TOO_LARGE),
+        BodyRead::Broken => plain(
+            StatusCode::BAD_REQUEST,
+            "the request body ended prematurely\n",
+        ),
     }
 }
 
-enum Read {
-    Whole(Bytes),
+enum BodyRead {
+    Complete(Bytes),
     TooLarge,
     Broken,
 }
 
-async fn read<B: Body<Data = Bytes>>(body: B) -> Read {
+async fn read_body<B: Body<Data = Bytes>>(body: B) -> BodyRead {
     if body.size_hint().lower() > MAX_BODY as u64 {
-        return Read::TooLarge;
+        return BodyRead::TooLarge;
     }
     let mut body = std::pin::pin!(body);
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let Ok(frame) = frame else {
-            return Read::Broken;
+            return BodyRead::Broken;
         };
         if let Ok(data) = frame.into_data() {
             if all.len() + data.len() > MAX_BODY {
-                return Read::TooLarge;
+                return BodyRead::TooLarge;
             }
             all.extend_from_slice(&data);
         }
     }
-    Read::Whole(all.freeze())
+    BodyRead::Complete(all.freeze())
 }
 
-fn worded(answer: Answer) -> Response<Bytes> {
+fn to_response(answer: Answer) -> Response<Bytes> {
     plain(answer.status, answer.text)
 }
 

@@ -1,7 +1,7 @@
-//! What a handler in axum can take and return.
+//! Extractors and responses for axum handlers.
 
 use std::future::IntoFuture;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use axum::body::Body;
 use axum::extract::FromRequestParts;
@@ -13,16 +13,18 @@ use http::request::Parts;
 use http_body_util::{BodyExt as _, Limited};
 use semel_core::store::Source;
 use semel_core::transaction::{Conclude, Finishing};
-use semel_core::{Fence, Local, Transaction};
+use semel_core::{Fence, LocalPhase, Transaction};
 
-use crate::together::Aside;
-use crate::{Operation, Outcome, Phases, Stopped, Together};
+use crate::commit_with::{CapturedExtensions, CommitWith};
+use crate::operation::Operation;
+use crate::outcome::Outcome;
+use crate::phases::{Phases, Stopped};
 
-/// Largest body of an answer that is found inside of a transaction. It is in memory already;
-/// this stops a body that would never end.
-pub const MAX_INSIDE: usize = 8 << 20;
+/// Largest body of a response that is produced inside of a transaction. It is in memory already;
+/// the bound stops a body that never ends.
+pub const MAX_CAPTURED_BYTES: usize = 8 << 20;
 
-/// A handler that takes an [`Operation`] runs only where the layer granted one.
+/// A handler that takes an [`Operation`] runs only where the request is guarded.
 impl<T: Sync> FromRequestParts<T> for Operation {
     type Rejection = NotGuarded;
 
@@ -40,8 +42,8 @@ impl<T: Sync> axum::extract::OptionalFromRequestParts<T> for Operation {
     }
 }
 
-/// A handler wanted an [`Operation`], and the request is not guarded: the layer is missing,
-/// or the route's key is optional and the handler takes no `Option<Operation>`.
+/// A handler takes an [`Operation`], and the request is not guarded: the layer is missing, or the
+/// route's key is optional and the handler should take `Option<Operation>`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotGuarded;
 
@@ -66,32 +68,32 @@ impl IntoResponse for Stopped {
     }
 }
 
-impl IntoResponse for Together<Body> {
+impl IntoResponse for CommitWith<Body> {
     fn into_response(self) -> axum::response::Response {
         Self::into_response(self)
     }
 }
 
-impl Together<Body> {
-    /// For a store that runs the handler's work inside its own transaction, on a thread of its
-    /// own: `begin` makes that transaction, and what the work returns becomes the answer by
-    /// [`Answering::answer`].
-    pub fn inside<T: Transaction>(
+impl CommitWith<Body> {
+    /// For a store that runs the handler's work inside its own transaction, on its own thread:
+    /// `begin` creates that transaction, and the work passes its response to
+    /// [`ResponseCapture::capture`].
+    pub fn capture_response<T: Transaction>(
         operation: Operation,
-        begin: impl FnOnce(Answering) -> T,
+        begin: impl FnOnce(ResponseCapture) -> T,
     ) -> Self {
-        let aside = Aside::default();
-        let transaction = begin(Answering(Aside::clone(&aside)));
-        Self::with_aside(operation, transaction, aside)
+        let captured = CapturedExtensions::default();
+        let transaction = begin(ResponseCapture(Arc::clone(&captured)));
+        Self::with_captured(operation, transaction, captured)
     }
 }
 
 impl Phases {
-    /// The last phase: what the transaction wrote and the answer that it found are committed
-    /// together, and the operation is over. The answer is judged as any other.
+    /// The last phase: the rows of the transaction and the response are committed together, and the
+    /// operation is over. The response is judged as any other.
     ///
-    /// `work` is as in [`phase`](Phases::phase), except that it finds an answer. An operation that
-    /// ends without writing anything just returns its answer.
+    /// `work` is as in [`phase`](Phases::phase), except that its result is a response. An operation
+    /// that ends without writing anything just returns its response.
     ///
     /// # Errors
     /// As [`phase`](Phases::phase).
@@ -101,31 +103,31 @@ impl Phases {
     ) -> Result<axum::response::Response, Stopped>
     where
         T: IntoResponse + Send + 'static,
-        L: Into<Local<T>>,
+        L: Into<LocalPhase<T>>,
         E: Into<Source>,
     {
         self.check_end()?;
-        let local: Local<T> = match work.await {
+        let local: LocalPhase<T> = match work.await {
             Ok(local) => local.into(),
             Err(error) => return Err(self.back_out("finish", "failed", error)),
         };
         let (transaction, found) = local.into_parts();
-        let undone = self.undone();
-        let together = Together::inside(self.into_operation(), |answering| Answered {
+        let on_rollback = self.on_rollback();
+        let commit = CommitWith::capture_response(self.into_operation(), |capture| WithResponse {
             transaction,
-            answer: Box::new(move || answering.answer(found()?).ok()),
+            answer: Box::new(move || capture.capture(found()?).ok()),
         });
-        Ok(together.undone(undone).into_response())
+        Ok(commit.on_rollback(on_rollback).into_response())
     }
 }
 
-/// A transaction that finds something to answer with, in front of one that finds an answer.
-struct Answered {
+/// A transaction whose result is turned into a response.
+struct WithResponse {
     transaction: Box<dyn Transaction>,
     answer: Box<dyn FnOnce() -> Option<semel_core::Response> + Send>,
 }
 
-impl Transaction for Answered {
+impl Transaction for WithResponse {
     fn finish(self: Box<Self>, fence: Fence, conclude: Conclude) -> Finishing {
         let Self {
             transaction,
@@ -135,26 +137,30 @@ impl Transaction for Answered {
     }
 }
 
-/// Makes the answer of work that runs inside of a transaction.
+/// Captures the response of work that runs inside of a transaction.
 #[derive(Debug)]
-pub struct Answering(Aside);
+pub struct ResponseCapture(CapturedExtensions);
 
-/// An answer whose body cannot be had at once, as one that is streamed: a transaction does not
-/// wait for it.
+/// The body of the response is not in memory, for example because it is streamed: a transaction
+/// does not wait for it.
 #[derive(Debug, thiserror::Error)]
-#[error("the body of the answer is not ready, broke off, or is larger than {MAX_INSIDE} bytes")]
-pub struct Unready;
+#[error(
+    "the body of the response is streamed, incomplete, or larger than {MAX_CAPTURED_BYTES} bytes: return a body that is in memory"
+)]
+pub struct BodyNotReady;
 
-impl Answering {
-    /// What the transaction hands to the layer. Extensions, such as an [`Outcome`] or a
-    /// [`Resource`](semel_core::Resource), count as they always do.
+impl ResponseCapture {
+    /// The response as the transaction passes it to the layer. Extensions, such as an [`Outcome`] or
+    /// a [`Resource`](semel_core::Resource), count as always.
     ///
     /// # Errors
-    /// Where the body is not ready.
-    pub fn answer(self, answer: impl IntoResponse) -> Result<semel_core::Response, Unready> {
+    /// [`BodyNotReady`].
+    pub fn capture(self, answer: impl IntoResponse) -> Result<semel_core::Response, BodyNotReady> {
         let (head, body) = answer.into_response().into_parts();
-        let body = Limited::new(body, MAX_INSIDE).collect().now_or_never();
-        let body = body.and_then(Result::ok).ok_or(Unready)?.to_bytes();
+        let body = Limited::new(body, MAX_CAPTURED_BYTES)
+            .collect()
+            .now_or_never();
+        let body = body.and_then(Result::ok).ok_or(BodyNotReady)?.to_bytes();
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = head.extensions;
         let line = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
             (

@@ -1,4 +1,4 @@
-//! Bodies on their way through the layer, and reading one within a bound.
+//! Request and response bodies, and reading one within a bound.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -6,14 +6,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
+use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full};
 use pin_project_lite::pin_project;
 
 pin_project! {
-    /// The body that the inner service is given: of a guarded request it was read whole
-    /// before anything was reserved, of any other it comes as it comes.
+    /// The body of a request to the inner service. A guarded request's was read in full before
+    /// anything was reserved; any other is streamed.
     #[derive(Debug)]
     pub struct RequestBody<B> {
         #[pin]
@@ -31,8 +31,8 @@ pin_project! {
 }
 
 pin_project! {
-    /// The body that the client is given: of a guarded request it is settled, of any other it
-    /// comes as it comes.
+    /// The body of a response to the client. A guarded request's is sent after its outcome was
+    /// recorded; any other is streamed.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -44,41 +44,41 @@ pin_project! {
     #[derive(Debug)]
     #[project = ResponseKindProjection]
     enum ResponseKind<B> {
-        Settled { body: Settled<B> },
+        Recorded { body: FinalBody<B> },
         Passed { #[pin] body: B },
     }
 }
 
-/// A body whose operation is settled: what the record says of it is written.
+/// A body that is sent after its outcome was written to the record.
 #[derive(Debug)]
-pub(crate) struct Settled<B>(Content<B>);
+pub(crate) struct FinalBody<B>(Content<B>);
 
 #[derive(Debug)]
 enum Content<B> {
-    /// Known whole: a replay, a refusal, an answer that was stored. Trailers reach the first
-    /// caller only.
+    /// In memory: a replay, a refusal, a response that was stored. Only the first caller gets
+    /// trailers.
     Whole(Option<Bytes>, Option<HeaderMap>),
-    /// What was read before the answer turned out too large to store, then the rest.
+    /// What was read before the response turned out too large to store, then the rest.
     Over(VecDeque<Frame<Bytes>>, Pin<Box<B>>),
 }
 
 /// A response that was read as far as the bound allows.
 pub(crate) enum Collected<B> {
     Whole(Bytes, Option<HeaderMap>),
-    Over(Settled<B>),
+    Over(FinalBody<B>),
 }
 
 /// Why a request's body could not be read.
 #[derive(Debug)]
-pub(crate) enum Unread<E> {
+pub(crate) enum ReadError<E> {
     TooLarge,
     Broken(E),
 }
 
 impl<B> Collected<B> {
-    /// A body that is left to flow whatever its size.
-    pub(crate) fn flowing(body: B) -> Self {
-        Self::Over(Settled(Content::Over(VecDeque::new(), Box::pin(body))))
+    /// A body that is streamed whatever its size.
+    pub(crate) fn streaming(body: B) -> Self {
+        Self::Over(FinalBody(Content::Over(VecDeque::new(), Box::pin(body))))
     }
 }
 
@@ -135,13 +135,13 @@ fn never<T>(never: Infallible) -> T {
     match never {}
 }
 
-impl<B> Settled<B> {
+impl<B> FinalBody<B> {
     pub(crate) fn whole(body: Bytes, trailers: Option<HeaderMap>) -> Self {
         Self(Content::Whole((!body.is_empty()).then_some(body), trailers))
     }
 }
 
-impl<B> Body for Settled<B>
+impl<B> Body for FinalBody<B>
 where
     B: Body<Data = Bytes>,
 {
@@ -198,9 +198,9 @@ where
 }
 
 impl<B> ResponseBody<B> {
-    pub(crate) fn settled(body: Settled<B>) -> Self {
+    pub(crate) fn recorded(body: FinalBody<B>) -> Self {
         Self {
-            kind: ResponseKind::Settled { body },
+            kind: ResponseKind::Recorded { body },
         }
     }
 
@@ -223,46 +223,51 @@ where
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         match self.project().kind.project() {
-            ResponseKindProjection::Settled { body } => Pin::new(body).poll_frame(context),
+            ResponseKindProjection::Recorded { body } => Pin::new(body).poll_frame(context),
             ResponseKindProjection::Passed { body } => body.poll_frame(context),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            ResponseKind::Settled { body } => body.is_end_stream(),
+            ResponseKind::Recorded { body } => body.is_end_stream(),
             ResponseKind::Passed { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            ResponseKind::Settled { body } => body.size_hint(),
+            ResponseKind::Recorded { body } => body.size_hint(),
             ResponseKind::Passed { body } => body.size_hint(),
         }
     }
 }
 
-/// Reads a request's body whole. Its trailers are dropped: no application behind a buffer can
-/// rely on them, and none are part of the fingerprint.
-pub(crate) async fn read<B>(body: B, limit: usize) -> Result<Bytes, Unread<B::Error>>
+/// A response of the layer's own.
+pub(crate) fn from_bytes<B>(response: Response<Bytes>) -> Response<ResponseBody<B>> {
+    response.map(|body| ResponseBody::recorded(FinalBody::whole(body, None)))
+}
+
+/// Reads a request's body in full. Its trailers are dropped: an application behind a buffer cannot
+/// rely on them, and they are not part of the fingerprint.
+pub(crate) async fn read<B>(body: B, limit: usize) -> Result<Bytes, ReadError<B::Error>>
 where
     B: Body<Data = Bytes>,
 {
-    if over(&body, limit) {
-        return Err(Unread::TooLarge);
+    if is_over(&body, limit) {
+        return Err(ReadError::TooLarge);
     }
     let mut body = std::pin::pin!(body);
     // Nearly every body is one frame, and is not copied.
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
     while let Some(frame) = body.frame().await {
-        let Ok(data) = frame.map_err(Unread::Broken)?.into_data() else {
+        let Ok(data) = frame.map_err(ReadError::Broken)?.into_data() else {
             continue;
         };
         let length = first.len().max(all.len()) + data.len();
         if length > limit {
-            return Err(Unread::TooLarge);
+            return Err(ReadError::TooLarge);
         }
         if length == data.len() {
             first = data;
@@ -276,13 +281,13 @@ where
     Ok(if all.is_empty() { first } else { all.freeze() })
 }
 
-/// Reads a response's body up to `limit` bytes; what is larger is left to flow.
+/// Reads a response's body up to `limit` bytes; a larger one is streamed.
 pub(crate) async fn collect<B>(body: B, limit: usize) -> Result<Collected<B>, B::Error>
 where
     B: Body<Data = Bytes>,
 {
-    if over(&body, limit) {
-        return Ok(Collected::flowing(body));
+    if is_over(&body, limit) {
+        return Ok(Collected::streaming(body));
     }
     let mut body = Box::pin(body);
     let mut read = VecDeque::new();
@@ -294,16 +299,16 @@ where
                 length += data.len();
                 read.push_back(Frame::data(data));
                 if length > limit {
-                    return Ok(Collected::Over(Settled(Content::Over(read, body))));
+                    return Ok(Collected::Over(FinalBody(Content::Over(read, body))));
                 }
             }
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
     }
-    Ok(Collected::Whole(joined(read, length), trailers))
+    Ok(Collected::Whole(concat(read, length), trailers))
 }
 
-fn joined(mut frames: VecDeque<Frame<Bytes>>, length: usize) -> Bytes {
+fn concat(mut frames: VecDeque<Frame<Bytes>>, length: usize) -> Bytes {
     if frames.len() <= 1 {
         return frames
             .pop_front()
@@ -319,8 +324,8 @@ fn joined(mut frames: VecDeque<Frame<Bytes>>, length: usize) -> Bytes {
     all.freeze()
 }
 
-/// Whether a body says beforehand that it is too large.
-fn over(body: &impl Body, limit: usize) -> bool {
+/// Whether a body's size hint is over the limit.
+fn is_over(body: &impl Body, limit: usize) -> bool {
     body.size_hint().lower() > limit as u64
 }
 
@@ -358,14 +363,14 @@ mod tests {
             vec![data("ab"), data("cd"), data("ef")],
         ] {
             let refused = read(stream(parts), 5).await;
-            assert!(matches!(refused, Err(Unread::TooLarge)));
+            assert!(matches!(refused, Err(ReadError::TooLarge)));
         }
         let broken = read(stream(vec![data("abc"), Err("reset")]), 5).await;
-        assert!(matches!(broken, Err(Unread::Broken("reset"))));
+        assert!(matches!(broken, Err(ReadError::Broken("reset"))));
     }
 
     #[tokio::test]
-    async fn a_response_over_the_bound_flows_on_in_full() {
+    async fn a_response_over_the_bound_is_streamed_in_full() {
         for parts in [
             vec![data("abcdef"), data("gh")],
             vec![data("abc"), data("def"), data("gh")],
@@ -397,7 +402,7 @@ mod tests {
             panic!("over");
         };
         assert_eq!(found.as_ref(), Some(&trailers));
-        let sent = Settled::<Full<Bytes>>::whole(body, found);
+        let sent = FinalBody::<Full<Bytes>>::whole(body, found);
         let sent = sent.collect().await.unwrap();
         assert_eq!(sent.trailers(), Some(&trailers));
         assert_eq!(sent.to_bytes(), "abc");

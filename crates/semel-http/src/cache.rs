@@ -1,55 +1,66 @@
-//! Completed answers in this process's memory, so that a storm of retries does not reach the
-//! store.
+//! The replay cache: completed responses in this process's memory, so that a burst of retries
+//! does not reach the store.
 //!
-//! Nearly every retry is sent byte for byte as the first request was. So an entry also keeps what
-//! its fingerprint was taken of: the same bytes under the same rules have the same fingerprint,
-//! and comparing them costs a hundredth of parsing and hashing them.
+//! Nearly every retry is sent byte for byte as the first request was. So an entry also keeps the
+//! request that its fingerprint was taken of: the same bytes under the same rules have the same
+//! fingerprint, and comparing them is much cheaper than parsing and hashing them.
 //!
-//! It holds only what cannot change: an answer that was read from the store as completed. It
-//! is filled by the first *replay* of an operation, not by its execution, because nearly all
-//! operations are never retried. An entry names tenant, operation, key and fingerprint, and
-//! is of no use to a request that differs in any of them.
+//! The cache holds only what cannot change: a response that was read from the store as completed.
+//! The first *replay* of a record fills it, not its execution, because nearly all records are never
+//! retried. An entry names tenant, operation, key and fingerprint, and answers no request that
+//! differs in any of them.
+//!
+//! # Where a replay can come from
+//! With SQLite four places can answer a replay. Each takes load off the next:
+//!
+//! | place | where | what it is for |
+//! |---|---|---|
+//! | this cache | the layer, `fingerprint` | bursts of retries: no store call, and for the same bytes no hashing |
+//! | inline read | `Store::try_decide`, before a task is spawned | the first replay: one indexed read on the calling thread, without a task or a queue |
+//! | reader thread | `Store::reserve` | a read that the inline connection cannot make at once: it does not wait behind the writer's group commit |
+//! | writer | `Store::reserve` | everything else: only the writer may decide that a key is new, so a replay that the readers did not see yet is found here |
+//!
+//! Other stores have the first and the last; PostgreSQL can have Redis in between.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use quick_cache::Weighter;
-use quick_cache::sync::Cache as Weighed;
-use semel_core::store::Epoch;
+use quick_cache::sync::Cache as WeightedCache;
+use semel_core::store::ErasureEpoch;
 use semel_core::{Fingerprints, Identity, OperationId, Timestamp};
 
-use crate::extract::original_uri;
 use crate::route::Guard;
+use crate::uri::original_uri;
 
-/// What an entry weighs beside its body and headers: its keys and the cache's own links.
-const OVERHEAD: usize = 512;
+/// Bytes of an entry besides its body and headers: its keys and the cache's own links.
+const ENTRY_OVERHEAD: usize = 512;
 
-/// What the smallest entries weigh, to size the cache's tables.
-const TYPICAL: u64 = 2048;
+/// Bytes of a small entry, to size the cache's tables.
+const TYPICAL_ENTRY: u64 = 2048;
 
-/// The largest request body that is kept beside its answer, to be compared.
-const MAX_EXACT: usize = 16 << 10;
+/// The largest request body that is kept with its response, to be compared.
+const MAX_EXACT_BODY: usize = 16 << 10;
 
-/// A stored answer, ready to be sent.
+/// A stored response, ready to be sent.
 #[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    /// Whose it is, for traces.
+pub(crate) struct StoredResponse {
+    /// For traces.
     pub(crate) id: OperationId,
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
     pub(crate) expires_at: Timestamp,
-    /// The same, in words for the client.
+    /// The same as a header value.
     pub(crate) expires: HeaderValue,
     pub(crate) body_expires_at: Option<Timestamp>,
 }
 
-/// All that a fingerprint is taken of, as it came.
+/// All that a fingerprint is taken of, as it was received.
 #[derive(Debug)]
-pub(crate) struct Exact {
-    /// The rules, which are part of it: another configuration is another guard.
+pub(crate) struct ExactRequest {
+    /// The rules that apply: another configuration is another guard.
     guard: Arc<Guard>,
     method: Method,
     uri: Uri,
@@ -58,79 +69,79 @@ pub(crate) struct Exact {
     body: Bytes,
 }
 
-/// An answer, and the request that it answers.
+/// A response, and the request that it belongs to.
 #[derive(Debug)]
 pub(crate) struct Entry {
     fingerprints: Fingerprints,
-    /// Absent where it is too large to keep.
-    exact: Option<Exact>,
-    answer: Answer,
-    /// The store's when it was asked. An erasure makes everything read before it worthless: the
-    /// answer that a retry was just fetching may be the erased one.
-    epoch: Epoch,
+    /// `None` where the body is too large to keep.
+    exact: Option<ExactRequest>,
+    response: StoredResponse,
+    /// The store's epoch when it was asked. An erasure starts a new one, and makes everything read
+    /// before it invalid: the response that a retry was just reading may be the erased one.
+    epoch: ErasureEpoch,
 }
 
 #[derive(Clone)]
-struct ByBytes;
+struct ByteWeight;
 
-impl Weighter<Identity, Arc<Entry>> for ByBytes {
+impl Weighter<Identity, Arc<Entry>> for ByteWeight {
     fn weight(&self, identity: &Identity, entry: &Arc<Entry>) -> u64 {
         let headers: usize = entry
-            .answer
+            .response
             .headers
             .iter()
             .map(|(name, value)| name.as_str().len() + value.len() + 64)
             .sum();
         let identity = identity.tenant().len() + identity.operation().len();
         let request = entry.exact.as_ref().map_or(0, |exact| exact.body.len());
-        (OVERHEAD + identity + headers + request + entry.answer.body.len()) as u64
+        (ENTRY_OVERHEAD + identity + headers + request + entry.response.body.len()) as u64
     }
 }
 
-/// The cache. Without room for anything it is off.
-pub(crate) struct Cache {
-    entries: Option<Weighed<Identity, Arc<Entry>, ByBytes>>,
+/// The cache. With a size of zero it is off.
+pub(crate) struct ReplayCache {
+    entries: Option<WeightedCache<Identity, Arc<Entry>, ByteWeight>>,
 }
 
-impl Cache {
+impl ReplayCache {
     pub(crate) fn new(bytes: u64) -> Self {
-        let items = usize::try_from((bytes / TYPICAL).clamp(16, 1 << 20)).unwrap_or(16);
+        let items = usize::try_from((bytes / TYPICAL_ENTRY).clamp(16, 1 << 20)).unwrap_or(16);
         Self {
-            entries: (bytes > 0).then(|| Weighed::with_weighter(items, bytes, ByBytes)),
+            entries: (bytes > 0).then(|| WeightedCache::with_weighter(items, bytes, ByteWeight)),
         }
     }
 
-    /// What is known under an identity, while it may be given: at this time, in this epoch of
-    /// the store. A store that does not know its epoch may have been told to forget anything.
+    /// The entry of an identity, unless it has expired or is of another epoch. A store that does
+    /// not know its epoch may have erased anything.
     pub(crate) fn find(
         &self,
         identity: &Identity,
         now: Timestamp,
-        epoch: Option<Epoch>,
+        epoch: Option<ErasureEpoch>,
     ) -> Option<Arc<Entry>> {
         let entries = self.entries.as_ref()?;
         let entry = entries.get(identity)?;
-        if entry.epoch != epoch? || entry.answer.is_over(now) {
+        if entry.epoch != epoch? || entry.response.is_expired(now) {
             entries.remove(identity);
             return None;
         }
         Some(entry)
     }
 
-    /// Keeps an answer, with the epoch from *before* the store was asked for it.
+    /// Adds a response, with the epoch from *before* the store was asked for it.
     pub(crate) fn fill(
         &self,
-        epoch: Option<Epoch>,
+        epoch: Option<ErasureEpoch>,
         identity: Identity,
         fingerprints: Fingerprints,
-        exact: impl FnOnce() -> Option<Exact>,
-        answer: &Answer,
+        exact: impl FnOnce() -> Option<ExactRequest>,
+        response: &StoredResponse,
     ) {
         if let Some((entries, epoch)) = self.entries.as_ref().zip(epoch) {
             let entry = Entry {
                 fingerprints,
                 exact: exact(),
-                answer: answer.clone(),
+                response: response.clone(),
                 epoch,
             };
             entries.insert(identity, Arc::new(entry));
@@ -139,57 +150,56 @@ impl Cache {
 }
 
 impl Entry {
-    /// The answer to a request that is the same byte for byte.
-    pub(crate) fn to_same_bytes(
+    /// The response to a request that is the same byte for byte.
+    pub(crate) fn for_same_bytes(
         &self,
         guard: &Arc<Guard>,
-        head: &Parts,
-        body: &Bytes,
-    ) -> Option<Answer> {
+        request: &Request<Bytes>,
+    ) -> Option<StoredResponse> {
         let exact = self.exact.as_ref()?;
-        exact.is(guard, head, body).then(|| self.answer.clone())
+        exact.matches(guard, request).then(|| self.response.clone())
     }
 
-    /// The answer to a request that means the same. Another fingerprint is misuse, or another
-    /// version of the rules: the store decides.
-    pub(crate) fn to_same_meaning(&self, fingerprints: &Fingerprints) -> Option<Answer> {
-        (self.fingerprints == *fingerprints).then(|| self.answer.clone())
+    /// The response to a request with the same fingerprint. Where it differs, the key is misused or
+    /// the rules have another version, and the store decides.
+    pub(crate) fn for_same_meaning(&self, fingerprints: &Fingerprints) -> Option<StoredResponse> {
+        (self.fingerprints == *fingerprints).then(|| self.response.clone())
     }
 }
 
-impl Exact {
-    /// Keeps a request to compare others with, unless it is too large.
-    pub(crate) fn of(guard: &Arc<Guard>, head: &Parts, body: &Bytes) -> Option<Self> {
-        (body.len() <= MAX_EXACT).then(|| Self {
+impl ExactRequest {
+    /// Copies a request to compare others with, unless its body is too large.
+    pub(crate) fn new(guard: &Arc<Guard>, request: &Request<Bytes>) -> Option<Self> {
+        (request.body().len() <= MAX_EXACT_BODY).then(|| Self {
             guard: Arc::clone(guard),
-            method: head.method.clone(),
-            uri: original_uri(&head.extensions, &head.uri).clone(),
+            method: request.method().clone(),
+            uri: original_uri(request.extensions(), request.uri()).clone(),
             lines: guard
                 .hashed()
-                .map(|name| head.headers.get_all(name).iter().cloned().collect())
+                .map(|name| request.headers().get_all(name).iter().cloned().collect())
                 .collect(),
-            // A copy: what came from the network shares a buffer with what came after it.
-            body: Bytes::copy_from_slice(body),
+            // A copy: a slice would keep the connection's whole read buffer alive.
+            body: Bytes::copy_from_slice(request.body()),
         })
     }
 
-    fn is(&self, guard: &Arc<Guard>, head: &Parts, body: &Bytes) -> bool {
-        let uri = original_uri(&head.extensions, &head.uri);
+    fn matches(&self, guard: &Arc<Guard>, request: &Request<Bytes>) -> bool {
+        let uri = original_uri(request.extensions(), request.uri());
         Arc::ptr_eq(&self.guard, guard)
-            && self.body == *body
-            && self.method == head.method
+            && self.body == *request.body()
+            && self.method == *request.method()
             && self.uri.path() == uri.path()
             && self.uri.query() == uri.query()
             && guard
                 .hashed()
                 .zip(&self.lines)
-                .all(|(name, lines)| head.headers.get_all(name).iter().eq(lines))
+                .all(|(name, lines)| request.headers().get_all(name).iter().eq(lines))
     }
 }
 
-impl Answer {
-    /// Whether the window is over, or the body's time, to the instant.
-    fn is_over(&self, now: Timestamp) -> bool {
+impl StoredResponse {
+    /// Whether the replay window or the body's window has ended.
+    fn is_expired(&self, now: Timestamp) -> bool {
         self.expires_at <= now || self.body_expires_at.is_some_and(|at| at <= now)
     }
 }
@@ -207,8 +217,8 @@ mod tests {
         Fingerprint::from_parts(1, [of; 32]).into()
     }
 
-    fn answer(size: usize) -> Answer {
-        Answer {
+    fn response(size: usize) -> StoredResponse {
+        StoredResponse {
             id: OperationId::from_bytes([7; 16]),
             status: StatusCode::CREATED,
             headers: HeaderMap::new(),
@@ -219,56 +229,53 @@ mod tests {
         }
     }
 
-    fn fill(cache: &Cache, epoch: Option<Epoch>, key: &str, size: usize) {
+    fn fill(cache: &ReplayCache, epoch: Option<ErasureEpoch>, key: &str, size: usize) {
         cache.fill(
             epoch,
             identity(key),
             fingerprints(1),
             || None,
-            &answer(size),
+            &response(size),
         );
     }
 
     fn find(
-        cache: &Cache,
+        cache: &ReplayCache,
         identity: &Identity,
         fingerprints: &Fingerprints,
         now: Timestamp,
-    ) -> Option<Answer> {
+    ) -> Option<StoredResponse> {
         cache
             .find(identity, now, THEN)?
-            .to_same_meaning(fingerprints)
+            .for_same_meaning(fingerprints)
     }
 
-    /// Any difference in what is hashed is one: of each of these, one is kept and all are
-    /// compared with it.
     #[test]
-    fn the_same_bytes_are_the_same_and_nothing_else_is() {
+    fn a_request_that_differs_in_anything_hashed_does_not_match() {
         let options = semel_core::fingerprint::Options {
             headers: vec!["API-Version".into()],
             ..Default::default()
         };
-        let route = || crate::Route::default().fingerprint(options.clone());
+        let route = || crate::route::Route::default().fingerprint(options.clone());
         let guard = Arc::new(Guard::new(route(), "POST /").unwrap());
         let same_rules = Arc::new(Guard::new(route(), "POST /").unwrap());
-        let head = |change: &dyn Fn(http::request::Builder) -> http::request::Builder| {
-            let builder = http::Request::post("/a?b=1")
+        let request = |change: &dyn Fn(http::request::Builder) -> http::request::Builder| {
+            let builder = Request::post("/a?b=1")
                 .header("content-type", "application/json")
                 .header("api-version", "1")
                 .header("x-trace", "1");
-            change(builder).body(()).unwrap().into_parts().0
+            change(builder).body(Bytes::from_static(b"{}")).unwrap()
         };
-        let body = Bytes::from_static(b"{}");
-        let first = head(&|builder| builder);
-        let exact = Exact::of(&guard, &first, &body).unwrap();
-        assert!(exact.is(&guard, &first, &body));
-        assert!(exact.is(
-            &guard,
-            &head(&|builder| builder.header("x-new", "2")),
-            &body
-        ));
-        assert!(!exact.is(&same_rules, &first, &body));
-        assert!(!exact.is(&guard, &first, &Bytes::from_static(b"{ }")));
+        let first = request(&|builder| builder);
+        let with_body = |body: Bytes| {
+            let (head, _) = first.clone().into_parts();
+            Request::from_parts(head, body)
+        };
+        let exact = ExactRequest::new(&guard, &first).unwrap();
+        assert!(exact.matches(&guard, &first));
+        assert!(exact.matches(&guard, &request(&|builder| builder.header("x-new", "2"))));
+        assert!(!exact.matches(&same_rules, &first));
+        assert!(!exact.matches(&guard, &with_body(Bytes::from_static(b"{ }"))));
         let others: [&dyn Fn(http::request::Builder) -> http::request::Builder; 8] = [
             &|builder| builder.method("PATCH"),
             &|builder| builder.uri("/a"),
@@ -283,24 +290,24 @@ mod tests {
             },
         ];
         for (at, change) in others.iter().enumerate() {
-            assert!(!exact.is(&guard, &head(change), &body), "{at}");
+            assert!(!exact.matches(&guard, &request(change)), "{at}");
         }
-        let large = Bytes::from(vec![b' '; MAX_EXACT + 1]);
-        assert!(Exact::of(&guard, &first, &large).is_none());
+        let large = Bytes::from(vec![b' '; MAX_EXACT_BODY + 1]);
+        assert!(ExactRequest::new(&guard, &with_body(large)).is_none());
     }
 
     const EARLY: Timestamp = Timestamp::from_micros(899);
-    const THEN: Option<Epoch> = Some(Epoch(7));
+    const THEN: Option<ErasureEpoch> = Some(ErasureEpoch(7));
 
-    fn filled() -> Cache {
-        let cache = Cache::new(1 << 20);
+    fn filled() -> ReplayCache {
+        let cache = ReplayCache::new(1 << 20);
         fill(&cache, THEN, "a", 10);
         assert!(find(&cache, &identity("a"), &fingerprints(1), EARLY).is_some());
         cache
     }
 
     #[test]
-    fn nobody_else_finds_it() {
+    fn another_identity_or_fingerprint_does_not_find_it() {
         let cache = filled();
         assert!(find(&cache, &identity("b"), &fingerprints(1), EARLY).is_none());
         assert!(find(&cache, &identity("a"), &fingerprints(2), EARLY).is_none());
@@ -311,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn the_instant_of_expiry_is_over() {
+    fn an_entry_is_gone_at_the_instant_of_expiry() {
         let at = Timestamp::from_micros(900);
         assert!(find(&filled(), &identity("a"), &fingerprints(1), at).is_none());
     }
@@ -319,21 +326,21 @@ mod tests {
     #[test]
     fn another_epoch_or_none_does_not_find_it() {
         let cache = filled();
-        let (identity, later) = (identity("a"), Some(Epoch(8)));
+        let (identity, later) = (identity("a"), Some(ErasureEpoch(8)));
         assert!(cache.find(&identity, EARLY, None).is_none());
         assert!(cache.find(&identity, EARLY, THEN).is_some());
         assert!(cache.find(&identity, EARLY, later).is_none());
-        // What was on its way here when the epoch ended is of no use either.
+        // A response that was being read when the epoch ended is not found either.
         fill(&cache, THEN, "a", 10);
         assert!(cache.find(&identity, EARLY, later).is_none());
-        // And nothing is kept of which it is not known what it is good for.
+        // Without an epoch nothing is kept.
         fill(&cache, None, "a", 10);
         assert!(cache.find(&identity, EARLY, THEN).is_none());
     }
 
     #[test]
-    fn bytes_bound_it_and_zero_is_off() {
-        let cache = Cache::new(64 * 1024);
+    fn the_size_is_bounded_and_zero_turns_it_off() {
+        let cache = ReplayCache::new(64 * 1024);
         for key in 0..1000 {
             fill(&cache, THEN, &key.to_string(), 4096);
         }
@@ -344,7 +351,7 @@ mod tests {
             .count();
         assert!((1..=15).contains(&kept), "{kept}");
 
-        let off = Cache::new(0);
+        let off = ReplayCache::new(0);
         fill(&off, THEN, "a", 1);
         assert!(find(&off, &identity("a"), &fingerprints(1), EARLY).is_none());
     }

@@ -1,179 +1,121 @@
-//! Fifth step: writing down how it ended, until it is written.
+//! Step 5: writing the outcome to the record, until it is written.
 
-use std::time::Duration;
+use http::Response;
+use semel_core::{Code, Held, Status, Store};
+use tracing::{Instrument as _, Span};
 
-use semel_core::transition::Fenced;
-use semel_core::{Code, Completion, Fence, Held, Resource, Status, Store, store};
-use tokio::time::{Instant, sleep};
+use crate::body::ResponseBody;
+use crate::bounds::ByteBody;
+use crate::commit::{Committed, commit};
+use crate::context::{AttemptContext, AttemptGrant};
+use crate::judge::{AttemptOutcome, FinalWrite, JudgedResponse};
+use crate::reason::{self, Reason};
+use crate::record::{StoreAnswer, WriteResult};
+use crate::replay::disclose_expiry;
+use crate::spans;
 
-use crate::layer::State;
-use crate::outcome::Ending;
-use crate::route::Guard;
-
-/// The first wait after the store failed; it doubles up to [`SLOWEST`].
-const SOONEST: Duration = Duration::from_millis(20);
-
-/// The longest wait between two tries: much shorter than a lease, which should not run out while
-/// a store is back already.
-const SLOWEST: Duration = Duration::from_secs(1);
-
-/// How long it is tried. The lease is long over then, and whoever reconciles takes over.
-const TRY_FOR: Duration = Duration::from_hours(1);
-
-/// What the holder of an attempt says last.
-#[derive(Clone, Debug)]
-pub(crate) enum Word {
-    Complete(Completion),
-    Release(Code),
-    Evict(Code),
-    MarkUnknown(Code, Option<Resource>),
+/// What the client is sent, now that the record is written.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "the large variant is the usual one, and a box would cost an allocation"
+)]
+pub(crate) enum Completed<R> {
+    /// This response: it agrees with the record.
+    Response(Response<ResponseBody<R>>),
+    /// A refusal.
+    Refused(&'static Reason),
+    /// The response that the record was completed with by another writer.
+    InRecord,
 }
 
-impl Word {
-    /// As applications say it.
-    pub(crate) fn as_str(&self) -> &'static str {
-        let ending = match self {
-            Self::Complete(_) => Ending::Completed,
-            Self::Release(_) => Ending::NotExecuted,
-            Self::Evict(_) => Ending::Forget,
-            Self::MarkUnknown(..) => Ending::Unknown,
+/// Writes how an attempt ended.
+pub(crate) async fn complete<S: Store, R: ByteBody>(
+    context: &AttemptContext<S>,
+    grant: &AttemptGrant,
+    outcome: AttemptOutcome<R>,
+) -> Completed<R> {
+    let fence = grant.fence();
+    let span = spans::complete(fence);
+    let writing = async {
+        let JudgedResponse {
+            write,
+            mut response,
+            right_if_fenced,
+        } = match outcome {
+            AttemptOutcome::Write(judged) => judged,
+            AttemptOutcome::Suspend(code) => return suspend(grant, &code, &span),
+            AttemptOutcome::Commit(pending, response) => {
+                match commit(context, grant, pending, response, &span).await {
+                    Committed::Done(response) => return Completed::Response(response),
+                    Committed::InRecord => return Completed::InRecord,
+                    Committed::Fenced => return Completed::Refused(&reason::OUTCOME_UNKNOWN),
+                    Committed::Suspended(code) => return suspend(grant, &code, &span),
+                    Committed::RolledBack(judged) => judged,
+                }
+            }
         };
-        ending.as_str()
-    }
-
-    /// What it completes the operation with, if it does.
-    pub(crate) fn completion(&self) -> Option<&Completion> {
-        match self {
-            Self::Complete(completion) => Some(completion),
-            Self::Release(_) | Self::Evict(_) | Self::MarkUnknown(..) => None,
+        if write.completion().is_some() {
+            disclose_expiry(response.headers_mut(), context.expires_at(grant));
         }
-    }
+        spans::ended(&span, write.kind().as_str());
+        let (store, record) = (&context.state.store, context.record(grant));
+        let answer = record.write_until_answered(|| async {
+            match &write {
+                FinalWrite::Complete(completion) => store.complete(fence, completion.clone()).await,
+                FinalWrite::Release(code) => store.release(fence, code.clone()).await,
+                FinalWrite::Evict(code) => store.evict(fence, code.clone()).await,
+                FinalWrite::MarkUnknown(code, resource) => {
+                    store
+                        .mark_unknown(fence, code.clone(), resource.clone())
+                        .await
+                }
+            }
+        });
+        match result(context, grant, &write, &answer.await) {
+            WriteResult::Written => Completed::Response(response),
+            WriteResult::Fenced if right_if_fenced => Completed::Response(response),
+            // A retry would not get this response.
+            WriteResult::Fenced => Completed::Refused(&reason::OUTCOME_UNKNOWN),
+            WriteResult::CompletedElsewhere => Completed::InRecord,
+            WriteResult::GaveUp => Completed::Refused(&reason::OUTCOME_PENDING),
+        }
+    };
+    writing.instrument(span.clone()).await
 }
 
-/// What became of the last word.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Written {
-    /// The record says it.
-    Said,
-    /// The record is completed, under this very attempt, and not with this word: by the
-    /// application in a transaction of its own, or by whoever found out.
-    Completed,
-    /// The attempt no longer owns the record.
-    Fenced,
-    /// It had to be given up.
-    GivenUp,
+/// Leaves the record as it is: its lease runs out, and the next attempt resumes.
+fn suspend<R>(grant: &AttemptGrant, code: &Code, span: &Span) -> Completed<R> {
+    let fence = grant.fence();
+    spans::ended(span, "suspended");
+    tracing::warn!(id = %fence.id, attempt = fence.attempt, %code, "the operation stops here, and will be resumed");
+    Completed::Refused(&reason::IN_PROGRESS)
 }
 
-/// The record of one granted attempt.
-pub(crate) struct Record<'a, S> {
-    state: &'a State<S>,
-    guard: &'a Guard,
-    fence: Fence,
-}
-
-impl<'a, S: Store> Record<'a, S> {
-    pub(crate) fn new(state: &'a State<S>, guard: &'a Guard, fence: Fence) -> Self {
-        Self {
-            state,
-            guard,
-            fence,
+/// What the store's answer to a final write means.
+fn result<S: Store>(
+    context: &AttemptContext<S>,
+    grant: &AttemptGrant,
+    write: &FinalWrite,
+    answer: &StoreAnswer,
+) -> WriteResult {
+    let record = context.record(grant);
+    let fenced = match answer.held {
+        None => return WriteResult::GaveUp,
+        Some(Held::Applied | Held::Repeated) => return WriteResult::Written,
+        Some(Held::Fenced(fenced)) => fenced,
+    };
+    // Of the four, only `complete` answers that it is a repetition. The others find the record
+    // where a lost write of theirs left it.
+    let left_by_this_write = match write {
+        FinalWrite::Complete(_) => false,
+        FinalWrite::Evict(_) if grant.fence().attempt == 1 => fenced.found.is_none(),
+        FinalWrite::Release(_) | FinalWrite::Evict(_) => {
+            record.is_at(fenced, Status::FailedRetryable)
         }
+        FinalWrite::MarkUnknown(..) => record.is_at(fenced, Status::Unknown),
+    };
+    if answer.may_be_written && left_by_this_write {
+        return WriteResult::Written;
     }
-
-    /// Writes the last word, and wakes who waits for it. A store error does not say whether
-    /// it was written; writing again finds out, and reading would not.
-    pub(crate) async fn write(&self, word: &Word) -> Written {
-        let began = Instant::now();
-        let mut wait = SOONEST;
-        let mut may_be_written = false;
-        let held = loop {
-            let error = match self.say(word).await {
-                Ok(held) => break Some(held),
-                Err(error) => error,
-            };
-            may_be_written |= error.may_have_written();
-            self.guard.meters.store_error.increment(1);
-            let id = self.fence.id;
-            if matches!(error, store::Error::Corrupt { .. }) || began.elapsed() > TRY_FOR {
-                tracing::error!(%id, %error, "the outcome could not be recorded; it is given up, and will be unknown");
-                break None;
-            }
-            tracing::warn!(%id, %error, "the outcome is not recorded yet; trying again");
-            if self.state.abandon.is_cancelled() {
-                tracing::error!(%id, "shutting down before the outcome was recorded; it will be unknown");
-                break None;
-            }
-            tokio::select! {
-                () = sleep(wait) => {}
-                // Once more at once, and then no more.
-                () = self.state.abandon.cancelled() => {}
-            }
-            wait = (wait * 2).min(SLOWEST);
-        };
-        self.ended(began);
-        match held {
-            None => Written::GivenUp,
-            Some(Held::Applied | Held::Repeated) => Written::Said,
-            // Only a completion is told that it is repeated.
-            Some(Held::Fenced(fenced)) if may_be_written && self.says(fenced, word) => {
-                Written::Said
-            }
-            Some(Held::Fenced(fenced)) => self.fenced(fenced, word.completion().is_some()),
-        }
-    }
-
-    /// Counts the time that an end took to be written, and wakes who waits for it.
-    pub(crate) fn ended(&self, began: Instant) {
-        self.guard.meters.complete_seconds.record(began.elapsed());
-        self.state.waiters.wake(self.fence.id);
-    }
-
-    /// Notes what stood in the way of a write; an incident where an effect may have happened
-    /// twice.
-    pub(crate) fn fenced(&self, fenced: Fenced, incident: bool) -> Written {
-        let Fence { id, attempt } = self.fence;
-        if self.is_completed(fenced) {
-            tracing::debug!(%id, attempt, "the operation was completed under this attempt already");
-            return Written::Completed;
-        }
-        self.guard.meters.fenced.increment(1);
-        if incident {
-            tracing::error!(incident, %id, attempt, found = ?fenced.found, "an execution ended that no longer owned its operation");
-        } else {
-            tracing::warn!(%id, attempt, found = ?fenced.found, "an attempt no longer owned its operation");
-        }
-        Written::Fenced
-    }
-
-    /// Whether the record is completed under this very attempt: then nobody else was let in,
-    /// and nothing happened twice.
-    pub(crate) fn is_completed(&self, fenced: Fenced) -> bool {
-        fenced.found == Some((Status::Completed, self.fence.attempt))
-    }
-
-    /// Whether the record stands where the word would have left it.
-    fn says(&self, fenced: Fenced, word: &Word) -> bool {
-        let at = |status| Some((status, self.fence.attempt));
-        fenced.found
-            == match word {
-                Word::Complete(_) => return false,
-                Word::Evict(_) if self.fence.attempt == 1 => None,
-                Word::Release(_) | Word::Evict(_) => at(Status::FailedRetryable),
-                Word::MarkUnknown(..) => at(Status::Unknown),
-            }
-    }
-
-    async fn say(&self, word: &Word) -> store::Result<Held> {
-        let store = &self.state.store;
-        match word {
-            Word::Complete(completion) => store.complete(self.fence, completion.clone()).await,
-            Word::Release(code) => store.release(self.fence, code.clone()).await,
-            Word::Evict(code) => store.evict(self.fence, code.clone()).await,
-            Word::MarkUnknown(code, resource) => {
-                store
-                    .mark_unknown(self.fence, code.clone(), resource.clone())
-                    .await
-            }
-        }
-    }
+    record.fenced(fenced, write.completion().is_some())
 }

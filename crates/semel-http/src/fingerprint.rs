@@ -1,58 +1,99 @@
-//! Second step: what the client asks for, in 32 bytes.
+//! Step 2: what the client asks for, in 32 bytes.
+//!
+//! A request that the [replay cache](crate::cache) has seen byte for byte is not hashed again.
+
+use http::Request;
+use http::header::CONTENT_TYPE;
+use semel_core::fingerprint::Request as Fields;
+use semel_core::key::Dialect;
+use semel_core::{Fingerprints, Store};
 
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
-use http::request::Parts;
-use semel_core::Fingerprints;
-use semel_core::fingerprint::Request;
-use semel_core::key::Dialect;
 
+use crate::cache::StoredResponse;
 use crate::decode::{Decoded, decode};
-use crate::extract::original_uri;
+use crate::extract::Extracted;
+use crate::reason;
+use crate::refusal::Refusal;
 use crate::route::Guard;
+use crate::state::State;
+use crate::uri::original_uri;
 
-/// What is inside the content coding is larger than the route takes.
-#[derive(Debug)]
-pub(crate) struct TooLarge;
+/// What the second step found.
+pub(crate) enum Fingerprinted {
+    /// The replay cache has the response to this very request.
+    Cached(Box<StoredResponse>),
+    /// The store decides.
+    Computed(Fingerprints),
+}
 
-pub(crate) fn fingerprints(
+/// Looks the request up in the replay cache, and takes its fingerprint.
+pub(crate) fn fingerprint<S: Store>(
+    state: &State<S>,
+    dialect: Dialect,
+    extracted: &Extracted,
+) -> Result<Fingerprinted, Box<Refusal>> {
+    let Extracted {
+        guard,
+        identity,
+        request,
+    } = extracted;
+    let cached = state
+        .cache
+        .find(identity, state.clock.now(), state.store.erasure_epoch());
+    if let Some(found) = cached
+        .as_ref()
+        .and_then(|entry| entry.for_same_bytes(guard, request))
+    {
+        return Ok(Fingerprinted::Cached(Box::new(found)));
+    }
+    let fingerprints = compute(guard, dialect, identity.operation(), request)
+        .ok_or_else(|| Box::new(Refusal::new(&reason::REQUEST_TOO_LARGE)))?;
+    if let Some(found) = cached.and_then(|entry| entry.for_same_meaning(&fingerprints)) {
+        return Ok(Fingerprinted::Cached(Box::new(found)));
+    }
+    Ok(Fingerprinted::Computed(fingerprints))
+}
+
+/// `None` where the decoded body is larger than the route allows.
+fn compute(
     guard: &Guard,
     dialect: Dialect,
     operation: &str,
-    head: &Parts,
-    body: &Bytes,
-) -> Result<Fingerprints, TooLarge> {
-    let uri = original_uri(&head.extensions, &head.uri);
-    let mut request = Request::new(operation, head.method.as_str(), uri.path());
+    request: &Request<Bytes>,
+) -> Option<Fingerprints> {
+    let (headers, body) = (request.headers(), request.body());
+    let uri = original_uri(request.extensions(), request.uri());
+    let mut fields = Fields::new(operation, request.method().as_str(), uri.path());
     if let Some(query) = uri.query() {
-        request = request.query(query);
+        fields = fields.query(query);
     }
     let joined;
-    let mut types = head.headers.get_all(CONTENT_TYPE).iter();
+    let mut types = headers.get_all(CONTENT_TYPE).iter();
     match (types.next(), types.next()) {
         (None, _) => {}
-        (Some(one), None) => request = request.content_type(one.as_bytes()),
+        (Some(one), None) => fields = fields.content_type(one.as_bytes()),
         (Some(_), Some(_)) => {
-            let all: Vec<_> = head.headers.get_all(CONTENT_TYPE).iter().collect();
+            let all: Vec<_> = headers.get_all(CONTENT_TYPE).iter().collect();
             joined = all
                 .iter()
                 .map(|line| line.as_bytes())
                 .collect::<Vec<_>>()
                 .join(&b", "[..]);
-            request = request.content_type(&joined);
+            fields = fields.content_type(&joined);
         }
     }
     for name in guard.semantic(dialect) {
-        for line in head.headers.get_all(name) {
-            request = request.header(name.as_str(), line.as_bytes());
+        for line in headers.get_all(name) {
+            fields = fields.header(name.as_str(), line.as_bytes());
         }
     }
-    let decoded = decode(&head.headers, body, guard.route.max_request);
-    let request = match &decoded {
-        Decoded::Plain => request.body(body),
-        Decoded::Undone(body) => request.body(body),
-        Decoded::Raw(coding) => request.body(body).undecoded(coding),
-        Decoded::TooLarge => return Err(TooLarge),
+    let decoded = decode(headers, body, guard.route.max_request);
+    let fields = match &decoded {
+        Decoded::Plain => fields.body(body),
+        Decoded::Body(body) => fields.body(body),
+        Decoded::Raw(coding) => fields.body(body).undecoded(coding),
+        Decoded::TooLarge => return None,
     };
-    Ok(request.fingerprints(&guard.rules))
+    Some(fields.fingerprints(&guard.rules))
 }

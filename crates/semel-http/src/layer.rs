@@ -1,4 +1,4 @@
-//! The layer: a store, who is calling, and what is guarded how.
+//! The layer: a store, the tenant of a request, and the routes.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,29 +6,28 @@ use std::time::Duration;
 
 use http::HeaderName;
 use http::request::Parts;
+use semel_core::Store;
 use semel_core::key::Dialect;
-use semel_core::{Clock, Owner, Store};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::cache::Cache;
+use crate::cache::ReplayCache;
 use crate::route::{Error, IntoRoute, Route};
 use crate::rules::Rules;
-use crate::service::Service;
+use crate::state::State;
 use crate::waiters::Waiters;
 
-/// What the cache of completed answers may take, unless it is told otherwise.
+/// Size of the replay cache, unless [`Builder::cache_bytes`] sets another.
 pub const CACHE_BYTES: u64 = 64 << 20;
 
-/// How long a client waits for the store before it is told that nothing happened.
-const STORE_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a client waits for a reservation before it is refused, and nothing executes.
+const STORE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a client waits for its outcome to be recorded before it is told that this goes on
-/// without it.
-const RECORD_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client waits for its outcome to be recorded. Recording then goes on without it.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long after [`Layer::drain`] gave up on an execution its record may take to say so.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+/// How long the final writes may take after [`Layer::drain`] gave up on executions.
+const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A [`tower_layer::Layer`] that makes what it wraps safe to retry.
 ///
@@ -47,55 +46,40 @@ pub struct Layer<S> {
     pub(crate) rules: Arc<Rules>,
 }
 
-/// What all requests share.
-pub(crate) struct State<S> {
-    pub(crate) store: S,
-    pub(crate) cache: Cache,
-    /// The store's: what it gave is over when it says so.
-    pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) waiters: Waiters,
-    pub(crate) executions: TaskTracker,
-    /// Told to executions that the process no longer waits for.
-    pub(crate) abandon: CancellationToken,
-    pub(crate) owner: Owner,
-    pub(crate) store_patience: Duration,
-    pub(crate) record_patience: Duration,
-}
-
-/// A layer that does not know yet who is calling, and so is none.
-#[must_use = "say who is calling with `tenant`"]
+/// A layer without a tenant function, which cannot wrap a service yet.
+#[must_use = "call `tenant` to make a layer"]
 pub struct Builder<S> {
     store: S,
     cache_bytes: u64,
-    store_patience: Duration,
-    record_patience: Duration,
+    store_timeout: Duration,
+    record_timeout: Duration,
 }
 
-/// What [`Layer::drain`] found.
+/// The result of [`Layer::drain`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
-    /// Executions that were given up: their outcomes are unknown.
+    /// Executions that did not end in time: their outcomes are unknown.
     pub abandoned: usize,
 }
 
 impl Layer<()> {
-    /// Begins with the store. Who is calling must be said next.
+    /// Starts with the store. [`Builder::tenant`] comes next.
     #[allow(
         clippy::new_ret_no_self,
-        reason = "there is no layer without a tenant, and the types say so"
+        reason = "a layer needs a tenant function, and the types enforce it"
     )]
     pub fn new<S: Store>(store: S) -> Builder<S> {
         Builder {
             store,
             cache_bytes: CACHE_BYTES,
-            store_patience: STORE_PATIENCE,
-            record_patience: RECORD_PATIENCE,
+            store_timeout: STORE_TIMEOUT,
+            record_timeout: RECORD_TIMEOUT,
         }
     }
 }
 
 impl<S: Store> Builder<S> {
-    /// How many bytes of completed answers are kept in memory; 0 keeps none.
+    /// The size of the replay cache in bytes; 0 turns it off.
     pub fn cache_bytes(self, cache_bytes: u64) -> Self {
         Self {
             cache_bytes,
@@ -103,17 +87,18 @@ impl<S: Store> Builder<S> {
         }
     }
 
-    /// How long a client waits for the store: before the execution, where it is then told
-    /// that nothing happened, and after it, where it is told that recording goes on.
-    pub fn patience(self, before: Duration, after: Duration) -> Self {
+    /// How long a client waits for the store: `before` the execution, after which it gets 503
+    /// `idempotency_store_unavailable` and nothing executes; and `after` it, after which it gets
+    /// 503 `idempotency_outcome_pending` and the layer goes on recording.
+    pub fn store_timeouts(self, before: Duration, after: Duration) -> Self {
         Self {
-            store_patience: before,
-            record_patience: after,
+            store_timeout: before,
+            record_timeout: after,
             ..self
         }
     }
 
-    /// Who is calling: see [`crate::tenant`].
+    /// How the tenant of a request is found: see [`crate::tenant`].
     pub fn tenant<T: Into<Box<str>>>(
         self,
         tenant: impl Fn(&Parts) -> Option<T> + Send + Sync + 'static,
@@ -121,13 +106,13 @@ impl<S: Store> Builder<S> {
         let state = State {
             clock: self.store.clock(),
             store: self.store,
-            cache: Cache::new(self.cache_bytes),
+            cache: ReplayCache::new(self.cache_bytes),
             waiters: Waiters::default(),
             executions: TaskTracker::new(),
             abandon: CancellationToken::new(),
             owner: format!("process {}", std::process::id()).into(),
-            store_patience: self.store_patience,
-            record_patience: self.record_patience,
+            store_timeout: self.store_timeout,
+            record_timeout: self.record_timeout,
         };
         Layer {
             state: Arc::new(state),
@@ -137,9 +122,9 @@ impl<S: Store> Builder<S> {
 }
 
 impl<S: Store> Layer<S> {
-    /// Other rules over the same store, cache and running executions: for a configuration
-    /// that is read again.
-    pub fn rules_anew<T: Into<Box<str>>>(
+    /// A layer without routes over the same store, cache and running executions: for reloading a
+    /// configuration.
+    pub fn with_new_rules<T: Into<Box<str>>>(
         &self,
         tenant: impl Fn(&Parts) -> Option<T> + Send + Sync + 'static,
     ) -> Self {
@@ -149,39 +134,39 @@ impl<S: Store> Layer<S> {
         }
     }
 
-    /// How keys are written and refusals worded.
+    /// The form of keys and refusals.
     pub fn dialect(mut self, dialect: Dialect) -> Self {
         Arc::make_mut(&mut self.rules).dialect = dialect;
         self
     }
 
-    /// The header that holds the key: `Idempotency-Key`, unless this says otherwise.
+    /// The header of the key; `Idempotency-Key` by default.
     pub fn header(mut self, name: HeaderName) -> Self {
         Arc::make_mut(&mut self.rules).header = name;
         self
     }
 
-    /// The header that marks a replay: `Idempotent-Replayed`, unless this says otherwise.
+    /// The header that marks a replay; `Idempotent-Replayed` by default.
     pub fn replayed_header(mut self, name: HeaderName) -> Self {
         Arc::make_mut(&mut self.rules).replayed = name;
         self
     }
 
-    /// Where operations can be asked about, such as `/.semel/operations/`: the id is put
-    /// behind it, and clients are sent there. Without it there is no such place.
+    /// The path where clients ask for the status of an operation, such as `/.semel/operations/`: the
+    /// id is appended. Without it, refusals have no `Location`.
     pub fn status_path(mut self, prefix: impl Into<Box<str>>) -> Self {
         Arc::make_mut(&mut self.rules).status_path = Some(prefix.into());
         self
     }
 
-    /// What routes begin with, if they are added after this, and how `POST` and `PATCH` are
-    /// guarded where no route says so. Of these a key is optional, unless this says otherwise.
+    /// Changes the settings that routes start with, if they are added after this, and those of
+    /// `POST` and `PATCH` without a route, where a key is optional by default.
     ///
     /// # Panics
-    /// If what is said is impossible; see [`try_defaults`](Layer::try_defaults).
+    /// If a setting is invalid; see [`try_defaults`](Layer::try_defaults).
     #[allow(
         clippy::panic,
-        reason = "as axum does: a wrong route is found when the program starts"
+        reason = "as in axum: an invalid route is found when the program starts"
     )]
     pub fn defaults<R: IntoRoute>(self, change: impl FnOnce(Route) -> R) -> Self {
         match self.try_defaults(change) {
@@ -190,10 +175,10 @@ impl<S: Store> Layer<S> {
         }
     }
 
-    /// As [`defaults`](Layer::defaults), for what a person configured.
+    /// As [`defaults`](Layer::defaults), for settings from a configuration file.
     ///
     /// # Errors
-    /// What is impossible about it.
+    /// A setting is invalid.
     pub fn try_defaults<R: IntoRoute>(
         mut self,
         change: impl FnOnce(Route) -> R,
@@ -205,10 +190,10 @@ impl<S: Store> Layer<S> {
     /// Guards a route: a method and a path, with `{parameter}` and `{*rest}` as in axum.
     ///
     /// # Panics
-    /// If the route is impossible; see [`try_route`](Layer::try_route).
+    /// If the route is invalid; see [`try_route`](Layer::try_route).
     #[allow(
         clippy::panic,
-        reason = "as axum does: a wrong route is found when the program starts"
+        reason = "as in axum: an invalid route is found when the program starts"
     )]
     pub fn route<R: IntoRoute>(self, pattern: &str, change: impl FnOnce(Route) -> R) -> Self {
         match self.try_route(pattern, change) {
@@ -217,10 +202,10 @@ impl<S: Store> Layer<S> {
         }
     }
 
-    /// As [`route`](Layer::route), for what a person configured.
+    /// As [`route`](Layer::route), for routes from a configuration file.
     ///
     /// # Errors
-    /// What is impossible about it.
+    /// The route is invalid.
     pub fn try_route<R: IntoRoute>(
         mut self,
         pattern: &str,
@@ -230,24 +215,24 @@ impl<S: Store> Layer<S> {
         Ok(self)
     }
 
-    /// Waits for running executions, up to `patience`; then gives up on the rest, and marks
-    /// their outcomes unknown. To be called when no more requests come in: those that do are
-    /// refused once the patience is over.
+    /// Waits for running executions, up to `timeout`; then gives up on the rest, and marks their
+    /// outcomes unknown. Call it when the server has stopped accepting requests: those that still
+    /// come in are refused once the timeout is over.
     ///
     /// # Cancellation
     /// Dropping the future leaves the executions running.
-    pub async fn drain(&self, patience: Duration) -> Drained {
+    pub async fn drain(&self, timeout: Duration) -> Drained {
         self.state.executions.close();
         let mut abandoned = 0;
-        if tokio::time::timeout(patience, self.state.executions.wait())
+        if tokio::time::timeout(timeout, self.state.executions.wait())
             .await
             .is_err()
         {
             abandoned = self.state.executions.len();
             tracing::warn!(abandoned, "executions did not end in time and are given up");
             self.state.abandon.cancel();
-            // A store that does not answer now leaves leases to run out, which says the same.
-            let _ = tokio::time::timeout(LAST_WORDS, self.state.executions.wait()).await;
+            // If the store does not answer, the leases run out, and the worker marks them unknown.
+            let _ = tokio::time::timeout(FINAL_WRITE_TIMEOUT, self.state.executions.wait()).await;
         }
         Drained { abandoned }
     }
@@ -284,13 +269,5 @@ impl<S> fmt::Debug for Layer<S> {
 impl<S> fmt::Debug for Builder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Builder").finish_non_exhaustive()
-    }
-}
-
-impl<S: Store, I> tower_layer::Layer<I> for Layer<S> {
-    type Service = Service<S, I>;
-
-    fn layer(&self, inner: I) -> Self::Service {
-        Service::new(self.clone(), inner)
     }
 }

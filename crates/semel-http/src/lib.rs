@@ -1,60 +1,69 @@
-//! The HTTP boundary of Semel: one [`tower_layer::Layer`], in front of a handler or of a
-//! whole upstream.
+//! The HTTP boundary of Semel: one [`tower_layer::Layer`], around a handler or an upstream.
 //!
-//! A guarded request goes one way, and each step has a file:
+//! A guarded request passes six steps. `pipeline::run` calls them in order, and each has a module:
 //!
-//! `extract → fingerprint → reserve → execute → complete → replay`
+//! `extract → fingerprint → reserve → execute → complete → respond`
 //!
-//! The execution runs in a task of its own, from the reservation on: a client that goes away
-//! stops nothing. What it ends with is written before it is sent.
+//! From `reserve` on they run in a task of their own: a client that disconnects stops nothing. The
+//! outcome is written to the record before the response is sent.
 
-mod answer;
 #[cfg(feature = "axum")]
 mod axum;
 mod body;
+mod bounds;
 mod cache;
+mod commit;
+mod commit_with;
 mod complete;
-#[cfg(feature = "axum")]
-mod completer;
-mod conclude;
+mod context;
 mod decode;
 mod execute;
 mod extract;
 mod fingerprint;
-mod ground;
-mod guarded;
+mod heartbeat;
+mod judge;
 mod layer;
-mod meters;
+mod metrics;
 mod operation;
 pub mod outcome;
+mod phase_context;
 mod phases;
+mod pipeline;
 mod reason;
+mod record;
+mod refusal;
 mod replay;
 mod reserve;
 pub mod resource;
+mod respond;
+#[cfg(feature = "axum")]
+mod resume;
 pub mod route;
 mod rules;
 mod service;
-mod settle;
 pub mod spans;
+mod state;
+#[cfg(feature = "status")]
 mod status;
 mod stored;
 pub mod tenant;
-mod together;
+mod uri;
+mod wait;
 mod waiters;
 
 #[cfg(feature = "axum")]
-pub use self::axum::{Answering, MAX_INSIDE, NotGuarded, Unready};
-pub use answer::TYPE_BASE;
+pub use self::axum::{BodyNotReady, MAX_CAPTURED_BYTES, NotGuarded, ResponseCapture};
 pub use body::{RequestBody, ResponseBody};
-#[cfg(feature = "axum")]
-pub use completer::Completer;
+pub use commit_with::CommitWith;
 pub use layer::{Builder, CACHE_BYTES, Drained, Layer};
-pub use meters::names;
+pub use metrics::names;
 pub use operation::Operation;
-pub use outcome::{Ending, Outcome, Unframed};
+pub use outcome::{CloseDelimited, Outcome, OutcomeKind};
 pub use phases::{Downstream, MAX_PHASES, MAX_RECOVERY_BYTES, Phases, Stopped};
+pub use refusal::TYPE_BASE;
+#[cfg(feature = "axum")]
+pub use resume::ResumeJob;
 pub use route::{InFlight, KeyRule, Route};
 pub use service::{ResponseFuture, Service};
+#[cfg(feature = "status")]
 pub use status::rfc3339;
-pub use together::Together;

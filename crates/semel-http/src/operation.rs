@@ -1,57 +1,56 @@
-//! What a handler knows about the execution it was granted.
+//! What a handler knows about its attempt.
 
 use std::fmt;
 use std::sync::Arc;
 
 use semel_core::{Fence, OperationId};
 
-use crate::ground::Ground;
+use crate::phase_context::PhaseContext;
 
-/// The operation that a request executes. The layer puts it into the request's extensions;
-/// with axum a handler takes it as an argument.
+/// The attempt that a handler executes. The layer puts it into the request's extensions; with axum
+/// a handler takes it as an argument.
 ///
-/// A handler that runs has been granted this attempt, and nobody else has.
+/// No other handler runs under the same attempt.
 #[derive(Clone)]
 pub struct Operation {
     fence: Fence,
-    /// What phases stand on; none where nobody granted anything.
-    pub(crate) ground: Option<Arc<Ground>>,
+    /// `None` where there is no store behind it.
+    pub(crate) phases: Option<Arc<PhaseContext>>,
 }
 
 impl Operation {
-    /// An operation as the layer makes them: for tests of handlers that take one. It has no
-    /// phases, since there is no store behind it.
+    /// For tests of handlers that take one. It has no phases, since there is no store behind it.
     pub fn new(fence: Fence) -> Self {
         Self {
             fence,
-            ground: None,
+            phases: None,
         }
     }
 
-    pub(crate) fn on(ground: Ground) -> Self {
+    pub(crate) fn with_phases(phases: PhaseContext) -> Self {
         Self {
-            fence: ground.fence,
-            ground: Some(Arc::new(ground)),
+            fence: phases.fence,
+            phases: Some(Arc::new(phases)),
         }
     }
 
-    /// The public name: for logs, for the provider's metadata, for whoever reconciles.
+    /// The record's public id: for logs, the provider's metadata, and reconciliation.
     pub fn id(&self) -> OperationId {
         self.fence.id
     }
 
-    /// Which grant this is. Above 1, the attempts before are proven not to have executed, or this
-    /// one goes on where their last phase ended.
+    /// The number of this attempt. Above 1, the attempts before are proven not to have executed, or
+    /// this one resumes after their last phase.
     pub fn attempt(&self) -> u32 {
         self.fence.attempt
     }
 
-    /// The operation and the attempt together, as the store's fenced writes name them.
+    /// The fencing token: the record's id and the attempt.
     pub fn fence(&self) -> Fence {
         self.fence
     }
 
-    /// The idempotency key for a call that the handler makes elsewhere: the same on every
+    /// The idempotency key for a call that the handler makes to another service: the same on every
     /// attempt, another for every step.
     pub fn downstream_key(&self, step: &str) -> String {
         self.fence.id.downstream_key(step)

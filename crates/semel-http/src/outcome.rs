@@ -1,120 +1,119 @@
-//! How an execution ended: by the application's word, or by the status of its answer.
+//! How an execution ended: as the application says, or else by the status of its response.
 
 use http::{HeaderName, Response, StatusCode};
 use semel_core::Code;
 
-/// The header in which an application in any language says how it ended. It never reaches
-/// the client.
+/// The header in which an application in any language says how the execution ended. The layer
+/// removes it from the response.
 pub const HEADER: HeaderName = HeaderName::from_static("semel-outcome");
 
 /// What becomes of the record when an execution ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// The unit of work is over: the answer is stored and replayed.
+pub enum OutcomeKind {
+    /// The operation is over: the response is stored and replayed.
     Completed,
-    /// It is proven that nothing happened: the next request may execute.
+    /// Nothing happened, for certain: the next request may execute.
     NotExecuted,
-    /// It may have happened: nobody executes until somebody found out.
+    /// It may have happened: nothing executes until it is reconciled.
     Unknown,
-    /// Nothing happened, and nothing is remembered.
+    /// Nothing happened, and the record is removed.
     Forget,
 }
 
-/// The application's own word on how it ended.
+/// How the execution ended, as the application says.
 ///
-/// Put it into a response's extensions to say it beside an answer of one's own; or, with
-/// axum, return it instead of an answer, and the client is told in the dialect's form.
+/// Put it into a response's extensions to send that response with it. Or, with axum, return it
+/// instead of a response, and the layer writes one in the dialect's form.
 ///
 /// ```
 /// use semel_http::Outcome;
 ///
-/// let mut answer = http::Response::new("the card network is down");
-/// answer.extensions_mut().insert(Outcome::not_executed("network_down"));
+/// let mut response = http::Response::new("the card network is down");
+/// response.extensions_mut().insert(Outcome::not_executed("network_down"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    pub(crate) ending: Ending,
+    pub(crate) kind: OutcomeKind,
     pub(crate) code: Code,
-    pub(crate) words: Words,
+    pub(crate) source: ResponseSource,
 }
 
-/// Who words the client's answer.
+/// Who writes the client's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Words {
-    /// The response that the outcome came with.
+pub(crate) enum ResponseSource {
+    /// The application: the response that the outcome came with.
     Application,
-    /// The layer, by the ending.
+    /// The layer, by the kind of outcome.
     Layer,
     /// The layer: the upstream was not reached.
     Unreachable,
 }
 
-/// In a response's extensions: its end cannot be told from a break. It reaches its first caller,
-/// and is not stored, since nobody could say that it is whole.
+/// In a response's extensions: the body ends when the connection closes, so that it is not
+/// known whether it is complete. It is sent to its first caller and not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unframed;
+pub struct CloseDelimited;
 
 impl Outcome {
-    /// The unit of work is over, whatever the status of the answer says.
+    /// The operation is over, whatever the status of the response.
     pub fn completed() -> Self {
-        Self::said(Ending::Completed, Code::new("completed"))
+        Self::new(OutcomeKind::Completed, Code::new("completed"))
     }
 
-    /// Nothing happened, and that is proven: the same key may execute again.
+    /// Nothing happened, for certain: the same key may execute again.
     pub fn not_executed(code: impl Into<Code>) -> Self {
-        Self::said(Ending::NotExecuted, code.into())
+        Self::new(OutcomeKind::NotExecuted, code.into())
     }
 
     /// It may have happened: a call that timed out, a connection that broke.
     pub fn unknown(code: impl Into<Code>) -> Self {
-        Self::said(Ending::Unknown, code.into())
+        Self::new(OutcomeKind::Unknown, code.into())
     }
 
-    /// Nothing happened, and the key is as good as new: authentication failed, a rate limit
-    /// was hit.
+    /// Nothing happened, and the key counts as new: authentication failed, a rate limit was hit.
     pub fn forget(code: impl Into<Code>) -> Self {
-        Self::said(Ending::Forget, code.into())
+        Self::new(OutcomeKind::Forget, code.into())
     }
 
-    /// The gateway could not hand over a single byte of the request.
+    /// The gateway could not send a single byte of the request.
     pub fn unreachable() -> Self {
         Self {
-            words: Words::Unreachable,
+            source: ResponseSource::Unreachable,
             ..Self::not_executed("upstream_unreachable")
         }
     }
 
     /// What becomes of the record.
-    pub fn ending(&self) -> Ending {
-        self.ending
+    pub fn kind(&self) -> OutcomeKind {
+        self.kind
     }
 
-    /// An answer without words of its own: the layer writes them.
+    /// A response that the layer writes.
     pub fn into_response<B: Default>(mut self) -> Response<B> {
-        if self.words == Words::Application {
-            self.words = Words::Layer;
+        if self.source == ResponseSource::Application {
+            self.source = ResponseSource::Layer;
         }
         let mut response = Response::new(B::default());
         // Seen by the client only where there is no layer around the handler.
-        *response.status_mut() = match self.ending {
-            Ending::Completed => StatusCode::NO_CONTENT,
-            Ending::NotExecuted | Ending::Forget => StatusCode::SERVICE_UNAVAILABLE,
-            Ending::Unknown => StatusCode::GATEWAY_TIMEOUT,
+        *response.status_mut() = match self.kind {
+            OutcomeKind::Completed => StatusCode::NO_CONTENT,
+            OutcomeKind::NotExecuted | OutcomeKind::Forget => StatusCode::SERVICE_UNAVAILABLE,
+            OutcomeKind::Unknown => StatusCode::GATEWAY_TIMEOUT,
         };
         response.extensions_mut().insert(self);
         response
     }
 
-    fn said(ending: Ending, code: Code) -> Self {
+    fn new(kind: OutcomeKind, code: Code) -> Self {
         Self {
-            ending,
+            kind,
             code,
-            words: Words::Application,
+            source: ResponseSource::Application,
         }
     }
 }
 
-impl Ending {
+impl OutcomeKind {
     /// All four.
     pub const ALL: [Self; 4] = [
         Self::Completed,
@@ -123,7 +122,7 @@ impl Ending {
         Self::Forget,
     ];
 
-    /// The word as it stands in [`HEADER`] and in the configuration.
+    /// As written in [`HEADER`] and in the configuration.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -133,71 +132,70 @@ impl Ending {
         }
     }
 
-    /// The ending of that word, if there is one.
-    pub fn from_word(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|ending| ending.as_str() == word)
+    /// Reads what [`as_str`](Self::as_str) writes.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.as_str() == text)
     }
 }
 
-/// The status table of a route: what a status means where the application said nothing.
+/// What a status means on a route, where the application does not say.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Table {
-    /// What the route decided otherwise; few, so a list.
-    overrides: Vec<(StatusCode, Ending)>,
+pub(crate) struct StatusTable {
+    /// What the route configures; few, so a list.
+    overrides: Vec<(StatusCode, OutcomeKind)>,
 }
 
-impl Table {
-    pub(crate) fn set(&mut self, status: StatusCode, ending: Ending) {
+impl StatusTable {
+    pub(crate) fn set(&mut self, status: StatusCode, kind: OutcomeKind) {
         self.overrides.retain(|(other, _)| *other != status);
-        self.overrides.push((status, ending));
+        self.overrides.push((status, kind));
     }
 
-    fn ending(&self, status: StatusCode) -> Ending {
-        if let Some((_, ending)) = self.overrides.iter().find(|(other, _)| *other == status) {
-            return *ending;
+    fn kind(&self, status: StatusCode) -> OutcomeKind {
+        if let Some((_, kind)) = self.overrides.iter().find(|(other, _)| *other == status) {
+            return *kind;
         }
         match status.as_u16() {
-            // Refused at the door: the same key must work once the client is let in.
-            401 | 403 | 407 | 429 => Ending::Forget,
+            // Refused before the application: the same key must work once the client is admitted.
+            401 | 403 | 407 | 429 => OutcomeKind::Forget,
             // The application did not begin.
-            408 | 425 => Ending::NotExecuted,
-            // Somebody between here and the effect gave up; the effect may be there. A
-            // switch of protocols is no answer that could ever be stored.
-            502..=504 | 0..=199 => Ending::Unknown,
-            _ => Ending::Completed,
+            408 | 425 => OutcomeKind::NotExecuted,
+            // A component between here and the effect gave up; the effect may be there. A switch
+            // of protocols cannot be stored.
+            502..=504 | 0..=199 => OutcomeKind::Unknown,
+            _ => OutcomeKind::Completed,
         }
     }
 
-    /// How an answered execution ended. Takes the application's word out of the response, so
-    /// that no client ever sees it.
+    /// How an execution with a response ended. Removes the application's outcome from the
+    /// response.
     pub(crate) fn judge<B>(&self, response: &mut Response<B>) -> Outcome {
         let status = response.status();
-        let said = strip(response);
-        said.unwrap_or_else(|| Outcome {
-            ending: self.ending(status),
+        let given = strip(response);
+        given.unwrap_or_else(|| Outcome {
+            kind: self.kind(status),
             code: Code::new(format!("status_{}", status.as_u16())),
-            words: Words::Application,
+            source: ResponseSource::Application,
         })
     }
 }
 
-/// Takes what the application said out of a response: the extension before the header, since
-/// only code in this process can set it.
+/// Removes the application's outcome from a response: the extension before the header, since only
+/// code in this process can set it.
 pub(crate) fn strip<B>(response: &mut Response<B>) -> Option<Outcome> {
-    // Two headers that disagree are no word at all; neither is one that is misspelt. What
-    // cannot be understood may mean that it happened.
+    // Two header lines, or a misspelt one, may mean that it happened.
     let by_header = response.headers().contains_key(&HEADER).then(|| {
-        let mut words = response.headers().get_all(&HEADER).iter();
+        let mut lines = response.headers().get_all(&HEADER).iter();
         match (
-            words.next().and_then(|word| word.to_str().ok()),
-            words.next(),
+            lines.next().and_then(|line| line.to_str().ok()),
+            lines.next(),
         ) {
-            (Some(word), None) => Ending::from_word(word.trim()),
+            (Some(line), None) => OutcomeKind::parse(line.trim()),
             (_, _) => None,
         }
         .map_or_else(
             || Outcome::unknown("outcome_header_malformed"),
-            |ending| Outcome::said(ending, Code::new("application_said_so")),
+            |kind| Outcome::new(kind, Code::new("application_said_so")),
         )
     });
     if by_header.is_some() {
@@ -211,41 +209,41 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_lead_back() {
-        for ending in Ending::ALL {
-            assert_eq!(Ending::from_word(ending.as_str()), Some(ending));
+    fn parse_reads_what_as_str_writes() {
+        for kind in OutcomeKind::ALL {
+            assert_eq!(OutcomeKind::parse(kind.as_str()), Some(kind));
         }
     }
 
     #[test]
-    fn every_status_has_its_ending() {
-        let table = Table::default();
+    fn every_status_has_a_kind() {
+        let table = StatusTable::default();
         for status in 100..1000u16 {
             let expected = match status {
-                101..=199 | 100 | 502 | 503 | 504 => Ending::Unknown,
-                401 | 403 | 407 | 429 => Ending::Forget,
-                408 | 425 => Ending::NotExecuted,
-                _ => Ending::Completed,
+                101..=199 | 100 | 502 | 503 | 504 => OutcomeKind::Unknown,
+                401 | 403 | 407 | 429 => OutcomeKind::Forget,
+                408 | 425 => OutcomeKind::NotExecuted,
+                _ => OutcomeKind::Completed,
             };
             let status = StatusCode::from_u16(status).unwrap();
-            assert_eq!(table.ending(status), expected, "{status}");
+            assert_eq!(table.kind(status), expected, "{status}");
         }
     }
 
     #[test]
-    fn a_route_may_know_better() {
-        let mut table = Table::default();
-        table.set(StatusCode::SERVICE_UNAVAILABLE, Ending::Completed);
-        table.set(StatusCode::SERVICE_UNAVAILABLE, Ending::NotExecuted);
+    fn a_route_overrides_the_default_kind() {
+        let mut table = StatusTable::default();
+        table.set(StatusCode::SERVICE_UNAVAILABLE, OutcomeKind::Completed);
+        table.set(StatusCode::SERVICE_UNAVAILABLE, OutcomeKind::NotExecuted);
         assert_eq!(
-            table.ending(StatusCode::SERVICE_UNAVAILABLE),
-            Ending::NotExecuted
+            table.kind(StatusCode::SERVICE_UNAVAILABLE),
+            OutcomeKind::NotExecuted
         );
-        assert_eq!(table.ending(StatusCode::BAD_GATEWAY), Ending::Unknown);
+        assert_eq!(table.kind(StatusCode::BAD_GATEWAY), OutcomeKind::Unknown);
     }
 
     #[test]
-    fn a_misspelt_word_is_unknown_and_stripped() {
+    fn a_misspelt_header_is_unknown_and_removed() {
         for lines in [
             &["done"][..],
             &["completed", "completed"],
@@ -256,24 +254,24 @@ mod tests {
             for line in lines {
                 response.headers_mut().append(HEADER, line.parse().unwrap());
             }
-            let outcome = Table::default().judge(&mut response);
-            assert_eq!(outcome.ending, Ending::Unknown, "{lines:?}");
+            let outcome = StatusTable::default().judge(&mut response);
+            assert_eq!(outcome.kind, OutcomeKind::Unknown, "{lines:?}");
             assert!(!response.headers().contains_key(HEADER));
         }
     }
 
     #[test]
-    fn the_extension_beats_the_header_beats_the_status() {
+    fn the_extension_overrides_the_header_and_the_header_the_status() {
         let mut response = Response::new(());
         response
             .headers_mut()
             .insert(HEADER, "forget".parse().unwrap());
-        let said = Table::default().judge(&mut response.clone());
-        assert_eq!(said.ending, Ending::Forget);
+        let outcome = StatusTable::default().judge(&mut response.clone());
+        assert_eq!(outcome.kind, OutcomeKind::Forget);
         response
             .extensions_mut()
             .insert(Outcome::unknown("psp_timeout"));
-        let said = Table::default().judge(&mut response);
-        assert_eq!(said, Outcome::unknown("psp_timeout"));
+        let outcome = StatusTable::default().judge(&mut response);
+        assert_eq!(outcome, Outcome::unknown("psp_timeout"));
     }
 }

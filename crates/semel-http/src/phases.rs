@@ -1,8 +1,8 @@
-//! An operation of several phases, each of which happens once, whatever breaks in between.
+//! An operation of several phases, each of which happens once, whatever fails in between.
 //!
-//! A handler runs from its top on every attempt. A phase that is over does not run again: what it
-//! found is read from the record. So the handler reads like the story it tells, and goes on where
-//! an attempt before it stopped.
+//! A handler runs from its beginning on every attempt. A phase that is over does not run again: its
+//! result is read from the record. So the handler reads top to bottom, and resumes where an earlier
+//! attempt stopped.
 
 mod call;
 mod journal;
@@ -16,10 +16,10 @@ use semel_core::{Code, OperationId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::ground::Ground;
-use crate::operation::Operation;
 #[cfg(feature = "axum")]
-use crate::together::Undone;
+use crate::commit_with::OnRollback;
+use crate::operation::Operation;
+use crate::phase_context::PhaseContext;
 pub use call::Downstream;
 use journal::Journal;
 pub use journal::{MAX_PHASES, MAX_RECOVERY_BYTES};
@@ -30,61 +30,60 @@ pub(crate) use stopped::Suspended;
 #[derive(Debug)]
 #[allow(
     clippy::struct_excessive_bools,
-    reason = "each is a fact of its own, and none excludes another"
+    reason = "the flags are independent of each other"
 )]
 pub struct Phases {
     operation: Operation,
-    ground: Arc<Ground>,
+    context: Arc<PhaseContext>,
     journal: Journal,
-    /// How many phases this attempt has come by.
-    place: usize,
-    /// Whether the record has any of this.
+    /// How many phases this attempt has passed.
+    position: usize,
+    /// Whether the record has a journal.
     written: bool,
     /// Whether something may have happened elsewhere.
     foreign: bool,
-    /// Whether this attempt has gone beyond what those before it may have done.
-    beyond: bool,
-    /// Whether a write of this attempt went unanswered. It may still land, and takes the journal
-    /// back to what it was then, until another attempt's fence keeps it out.
-    haunted: bool,
+    /// Whether this attempt has gone beyond what earlier attempts may have done.
+    past_earlier_attempts: bool,
+    /// Whether a write of this attempt was not answered. It may still be applied, and would take the
+    /// journal back to what it was then, until the next attempt's fencing token rejects it.
+    unanswered_write: bool,
 }
 
 impl Operation {
-    /// Begins, or goes on. `request` is all that is needed to do it without the client: it is
-    /// written down with the first phase, and given to the completer should the client never come
-    /// back.
+    /// Starts an operation of phases, or resumes it. `request` is all that is needed to run it
+    /// without the client: it is stored with the first phase, and given to the
+    /// [`ResumeJob`](crate::ResumeJob) if the client never comes back.
     ///
-    /// Gives the request as it was when the operation began. A retry may be the same request and
-    /// still differ in what its fingerprint leaves out; later phases belong to the first one.
+    /// Returns the request as it was when the operation began. A retry may differ from it in what
+    /// the fingerprint leaves out; later phases belong to the first request.
     ///
-    /// The route has to say that its handler is made of phases:
-    /// [`Route::phases`](crate::Route::phases). The handler then does everything in phases, as it
-    /// may run again from its top at any time.
+    /// The route has to declare [`Route::phases`](crate::Route::phases). The handler then does
+    /// everything in phases, as it may run again from its beginning at any time.
     ///
     /// # Errors
-    /// Where the route does not say so, or what an earlier attempt wrote down cannot be read.
+    /// The route does not declare phases, or the journal of an earlier attempt cannot be read.
     #[allow(
         clippy::needless_pass_by_value,
-        reason = "what it gives back takes the place of what it is given"
+        reason = "the returned request replaces it"
     )]
     pub fn begin<T>(self, request: T) -> Result<(Phases, T), Stopped>
     where
         T: Serialize + DeserializeOwned,
     {
         let id = self.id();
-        let Some(ground) = self.ground.clone().filter(|ground| ground.declared) else {
-            tracing::error!(%id, "a handler is made of phases, and its route does not say so: call `phases` on the route");
+        let Some(context) = self.phases.clone().filter(|context| context.declared) else {
+            tracing::error!(%id, "a handler begins phases, and its route does not declare them: call `phases` on the route");
             return Err(Stopped::released("phases_not_declared"));
         };
         let unreadable = |error: journal::Error| {
-            tracing::error!(%id, %error, "what an earlier attempt wrote down cannot be read");
+            tracing::error!(%id, %error, "the journal of an earlier attempt cannot be read");
             Stopped::unknown("recovery_unreadable")
         };
-        let (journal, written) = if let Some(point) = &ground.recovery {
+        let (journal, written) = if let Some(point) = &context.recovery {
             (Journal::read(point).map_err(unreadable)?, true)
         } else {
             let journal = Journal::new(&request).map_err(|error| {
-                tracing::error!(%id, %error, "the request cannot be written down");
+                tracing::error!(%id, %error, "the request cannot be written to the journal");
                 Stopped::released("request_not_recorded")
             })?;
             (journal, false)
@@ -92,44 +91,44 @@ impl Operation {
         let request = journal.request().map_err(unreadable)?;
         let phases = Phases {
             operation: self,
-            ground,
+            context,
             journal,
-            place: 0,
+            position: 0,
             written,
             foreign: false,
-            beyond: false,
-            haunted: false,
+            past_earlier_attempts: false,
+            unanswered_write: false,
         };
         Ok((phases, request))
     }
 
-    /// What was asked for, as the first attempt wrote it down. `None` where it wrote nothing.
+    /// The request, as the first attempt stored it. `None` where it stored nothing.
     #[cfg(feature = "axum")]
     pub(crate) fn request<T: DeserializeOwned>(&self) -> Option<Result<T, journal::Error>> {
-        let point = self.ground.as_ref()?.recovery.as_ref()?;
+        let point = self.phases.as_ref()?.recovery.as_ref()?;
         Some(Journal::read(point).and_then(|journal| journal.request()))
     }
 }
 
 impl Phases {
-    /// The public name: for logs, for the provider's metadata, for whoever reconciles.
+    /// The record's public id: for logs, the provider's metadata, and reconciliation.
     pub fn id(&self) -> OperationId {
         self.operation.id()
     }
 
-    /// Which grant this is.
+    /// The number of this attempt.
     pub fn attempt(&self) -> u32 {
         self.operation.attempt()
     }
 
-    /// What a phase that is over found. Fails where the story is another than the one that is
-    /// written down: nobody can say then where it stands.
+    /// The result of a phase that is over. Fails where the phases differ from those in the journal:
+    /// then it is not known how far the operation came.
     fn recall<T: DeserializeOwned>(&mut self, name: &'static str) -> Result<Option<T>, Stopped> {
         let id = self.id();
-        let Some(recorded) = self.journal.name(self.place) else {
+        let Some(recorded) = self.journal.name(self.position) else {
             if self.journal.has(name) {
                 tracing::error!(%id, phase = name, "two phases of an operation have one name");
-                return Err(self.back_out(name, "repeated", "a phase has a name of its own"));
+                return Err(self.back_out(name, "repeated", "every phase needs its own name"));
             }
             let started = self.journal.started.as_ref();
             return match started.filter(|started| *started.phase != *name) {
@@ -140,37 +139,37 @@ impl Phases {
         if recorded != name {
             return Err(self.renamed(name, recorded));
         }
-        let found = self.journal.found(self.place).transpose();
+        let found = self.journal.found(self.position).transpose();
         let found = found.map_err(|error| {
-            tracing::error!(%id, phase = name, %error, "what a phase found cannot be read any more");
+            tracing::error!(%id, phase = name, %error, "the result of a phase cannot be read any more");
             Stopped::unknown("phase_unreadable")
         })?;
-        self.place += 1;
+        self.position += 1;
         Ok(found)
     }
 
-    /// The story is another than the one that is written down.
+    /// The phases differ from those in the journal.
     fn renamed(&self, name: &str, recorded: &str) -> Stopped {
-        tracing::error!(id = %self.id(), phase = name, recorded, "the phases are others than when this operation began: a phase keeps its name and its place while operations of the version before are under way");
+        tracing::error!(id = %self.id(), phase = name, recorded, "the phases differ from those when this operation began: a phase keeps its name and its position while operations of the version before are in progress");
         Stopped::unknown("phase_renamed")
     }
 
-    /// Whether all that is written down has come by.
+    /// Whether this attempt has passed all phases in the journal.
     #[cfg(feature = "axum")]
     pub(crate) fn check_end(&self) -> Result<(), Stopped> {
-        match self.journal.name(self.place) {
+        match self.journal.name(self.position) {
             None => Ok(()),
             Some(recorded) => Err(self.renamed("the end", recorded)),
         }
     }
 
-    /// What becomes of the operation where its last transaction is rolled back.
+    /// What becomes of the record where the last transaction is rolled back.
     #[cfg(feature = "axum")]
-    pub(crate) fn undone(&self) -> Undone {
+    pub(crate) fn on_rollback(&self) -> OnRollback {
         if self.foreign {
-            Undone::Suspended
+            OnRollback::Suspend
         } else {
-            Undone::Released
+            OnRollback::Release
         }
     }
 
@@ -179,12 +178,12 @@ impl Phases {
         self.operation
     }
 
-    /// Whether this attempt may do what the journal must not forget: a write of its own that is
-    /// still on its way could make it. Another attempt's fence keeps such a write out.
-    fn check_unhaunted(&self, name: &'static str) -> Result<(), Stopped> {
-        if self.haunted {
-            let why = "an earlier write went unanswered, and the next attempt has to go on";
-            return Err(self.back_out(name, "postponed", why));
+    /// Whether this attempt may do what the journal must not lose. An unanswered write of its own
+    /// could still remove it; the next attempt's fencing token rejects such a write.
+    fn check_all_answered(&self, name: &'static str) -> Result<(), Stopped> {
+        if self.unanswered_write {
+            let reason = "an earlier write was not answered; the next attempt resumes";
+            return Err(self.back_out(name, "postponed", reason));
         }
         Ok(())
     }
@@ -193,13 +192,13 @@ impl Phases {
     pub(crate) fn back_out(
         &self,
         name: &'static str,
-        what: &str,
+        problem: &str,
         error: impl Into<Source>,
     ) -> Stopped {
         let error = error.into();
         tracing::warn!(id = %self.id(), phase = name, %error, "a phase did not happen");
-        let code = code(name, what);
-        // "Not executed" is only said while it is true of everything outside.
+        let code = code(name, problem);
+        // Released only while nothing happened outside of this database.
         if self.foreign {
             Stopped::suspended(code)
         } else {
@@ -208,10 +207,10 @@ impl Phases {
     }
 }
 
-fn not_recorded(ground: &Ground, name: &str, error: &impl std::fmt::Display) {
-    tracing::error!(id = %ground.fence.id, phase = name, %error, "what a phase found cannot be written down");
+fn not_recorded(context: &PhaseContext, name: &str, error: &impl std::fmt::Display) {
+    tracing::error!(id = %context.fence.id, phase = name, %error, "the result of a phase cannot be written to the journal");
 }
 
-fn code(name: &str, what: &str) -> Code {
-    Code::new(format!("{name}_{what}"))
+fn code(name: &str, problem: &str) -> Code {
+    Code::new(format!("{name}_{problem}"))
 }

@@ -1,4 +1,4 @@
-//! Why a request is not answered by the application: the table of refusals.
+//! The table of refusals: why the layer answers a request instead of the application.
 
 /// The fixed parts of a refusal. The code is stable; each has a page in the documentation.
 #[derive(Debug)]
@@ -8,17 +8,17 @@ pub(crate) struct Reason {
     pub(crate) status: u16,
     pub(crate) stripe_status: u16,
     pub(crate) stripe_type: &'static str,
-    /// The code in Stripe's words, where its clients know one.
+    /// Stripe's own code, where its clients know one.
     pub(crate) stripe_code: &'static str,
-    /// What Stripe's SDKs are told, which otherwise retry every 409 and 5xx at once.
+    /// `Stripe-Should-Retry`: without it the SDKs retry every 409 and 5xx at once.
     pub(crate) stripe_should_retry: Option<&'static str>,
     /// Whether the same request with the same key may be sent again.
     pub(crate) retryable: bool,
-    /// Whether the client is told when.
+    /// Whether there is a `Retry-After`.
     pub(crate) retry_after: bool,
-    /// Whether the client is told where to ask how it goes.
+    /// Whether there is a `Location` with the operation's status.
     pub(crate) status_link: bool,
-    /// What the client's developer should know.
+    /// For the developer of the client.
     pub(crate) detail: &'static str,
 }
 
@@ -71,7 +71,7 @@ pub(crate) static KEY_REUSED: Reason = Reason {
     detail: "This key was used for a request with other parameters. Use a new key for a new operation; a retry sends exactly what was sent first.",
 };
 
-/// Somebody is executing.
+/// Another attempt is executing.
 pub(crate) static IN_PROGRESS: Reason = Reason {
     code: "idempotency_key_in_progress",
     title: "Request in progress",
@@ -86,7 +86,7 @@ pub(crate) static IN_PROGRESS: Reason = Reason {
     detail: "A request with this key is being executed. Wait, and retry with the same key.",
 };
 
-/// A retry of something that nobody knows the end of.
+/// A retry of an operation with an unknown outcome.
 pub(crate) static OUTCOME_UNKNOWN: Reason = Reason {
     code: "idempotency_outcome_unknown",
     title: "Outcome not known yet",
@@ -94,7 +94,7 @@ pub(crate) static OUTCOME_UNKNOWN: Reason = Reason {
     stripe_status: 409,
     stripe_type: API,
     stripe_code: "idempotency_outcome_unknown",
-    // What nobody knows does not become known within an SDK's few seconds.
+    // An SDK retries within seconds; reconciling takes longer.
     stripe_should_retry: Some("false"),
     retryable: true,
     retry_after: true,
@@ -102,7 +102,7 @@ pub(crate) static OUTCOME_UNKNOWN: Reason = Reason {
     detail: "The operation may or may not have taken effect. It is being found out; it will not be executed again meanwhile. Retry later with the same key, and never with a new one.",
 };
 
-/// The first caller of something that just ended so.
+/// The first caller of an operation whose outcome just became unknown.
 pub(crate) static OUTCOME_BROKEN: Reason = Reason {
     code: "idempotency_outcome_unknown",
     title: "Outcome not known yet",
@@ -162,7 +162,7 @@ pub(crate) static STORE_UNAVAILABLE: Reason = Reason {
     detail: "Nothing was executed, because it could not be recorded. Retry with the same key.",
 };
 
-/// It was executed, and the store does not take the outcome.
+/// It was executed, and the store does not answer the final write.
 pub(crate) static OUTCOME_PENDING: Reason = Reason {
     code: "idempotency_outcome_pending",
     title: "Executed, but not recorded yet",
@@ -177,7 +177,7 @@ pub(crate) static OUTCOME_PENDING: Reason = Reason {
     detail: "The operation was executed, and its outcome is still being recorded. Retry with the same key to be given it.",
 };
 
-/// The handler said that nothing happened, and left the words to the layer.
+/// The handler reported that nothing happened, without a response of its own.
 pub(crate) static NOT_EXECUTED: Reason = Reason {
     code: "operation_not_executed",
     title: "Not executed",
@@ -222,7 +222,7 @@ pub(crate) static REQUEST_INCOMPLETE: Reason = Reason {
     detail: "The request's body ended early. Nothing was executed.",
 };
 
-/// Nobody can say who is calling.
+/// The tenant is not known.
 pub(crate) static TENANT_UNRESOLVED: Reason = Reason {
     code: "tenant_unresolved",
     title: "Caller not known",
@@ -234,7 +234,7 @@ pub(crate) static TENANT_UNRESOLVED: Reason = Reason {
     retryable: false,
     retry_after: false,
     status_link: false,
-    detail: "It is not known on whose behalf this request comes, so its key cannot be told from another caller's. Nothing was executed.",
+    detail: "The caller of this request could not be identified, so its key could be another caller's. Nothing was executed.",
 };
 
 /// Not a byte of the request reached the upstream.
@@ -267,7 +267,7 @@ pub(crate) static UPSTREAM_FAILED: Reason = Reason {
     detail: "The application gave no complete answer. The request may have taken effect; without an idempotency key nothing protects a retry.",
 };
 
-/// All of them, for the documentation's own test.
+/// For tests.
 #[cfg(test)]
 pub(crate) static ALL: [&Reason; 16] = [
     &KEY_MISSING,

@@ -1,4 +1,4 @@
-//! Last step: the stored answer, once more.
+//! Responses from the store.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,18 +9,17 @@ use semel_core::Timestamp;
 use semel_core::key::Dialect;
 use semel_core::transition::Replay;
 
-use crate::answer::{Refusal, never_again};
-use crate::cache::Answer;
+use crate::cache::StoredResponse;
 use crate::reason;
+use crate::refusal::{Refusal, forbid_retry};
 use crate::rules::Rules;
 use crate::{spans, stored};
 
 /// Until when a retry is answered.
 const EXPIRES: HeaderName = HeaderName::from_static("idempotency-key-expires");
 
-/// What the store remembered, ready to be sent; or what a client is told where it is not all
-/// there any more.
-pub(crate) fn from_store(found: Replay, now: Timestamp) -> Result<Answer, Box<Refusal>> {
+/// The stored response, ready to be sent; or a refusal where it is not complete any more.
+pub(crate) fn from_store(found: Replay, now: Timestamp) -> Result<StoredResponse, Box<Refusal>> {
     let gone = |location| {
         Box::new(Refusal {
             resource: found.resource.clone(),
@@ -29,17 +28,18 @@ pub(crate) fn from_store(found: Replay, now: Timestamp) -> Result<Answer, Box<Re
         })
     };
     let Some(head) = stored::head(&found.response) else {
-        spans::logged(found.id, None, None)
-            .in_scope(|| tracing::error!(id = %found.id, "a stored response is no response"));
+        spans::logged(found.id, None, None).in_scope(
+            || tracing::error!(id = %found.id, "a stored response is not a valid response"),
+        );
         return Err(gone(None));
     };
-    // The body's time is over at its instant, whether or not somebody came to remove it.
+    // The body expires at its instant, whether or not the worker has removed it.
     let over = found.body_expires_at.is_some_and(|at| at <= now);
     let Some(body) = found.response.body.filter(|_| !over) else {
         return Err(gone(head.headers().get(LOCATION).cloned()));
     };
     let (head, ()) = head.into_parts();
-    Ok(Answer {
+    Ok(StoredResponse {
         id: found.id,
         status: head.status,
         headers: head.headers,
@@ -50,20 +50,20 @@ pub(crate) fn from_store(found: Replay, now: Timestamp) -> Result<Answer, Box<Re
     })
 }
 
-/// The stored answer, to a retry.
-pub(crate) fn respond(rules: &Rules, found: Answer) -> Response<Bytes> {
+/// The stored response to a retry.
+pub(crate) fn replay(rules: &Rules, found: StoredResponse) -> Response<Bytes> {
     let mut response = first(found);
     let is_failure = response.status().is_server_error();
     let headers = response.headers_mut();
     headers.insert(rules.replayed.clone(), HeaderValue::from_static("true"));
     if rules.dialect == Dialect::Stripe && is_failure {
-        never_again(headers);
+        forbid_retry(headers);
     }
     response
 }
 
-/// The stored answer, to the client whose request was executed: it is no replay.
-pub(crate) fn first(found: Answer) -> Response<Bytes> {
+/// The stored response for the client whose request was executed: it is not a replay.
+pub(crate) fn first(found: StoredResponse) -> Response<Bytes> {
     let mut response = Response::new(found.body);
     *response.status_mut() = found.status;
     let headers = response.headers_mut();
@@ -72,7 +72,7 @@ pub(crate) fn first(found: Answer) -> Response<Bytes> {
     response
 }
 
-/// Tells the client until when a retry is answered.
+/// Adds the time until which a retry is replayed.
 pub(crate) fn disclose_expiry(headers: &mut HeaderMap, expires_at: Timestamp) {
     headers.insert(EXPIRES, expiry(expires_at));
 }

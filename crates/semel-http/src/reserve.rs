@@ -1,148 +1,113 @@
-//! Third step: asking the store for the right to execute.
+//! Step 3: asking the store for the right to execute.
 
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::Arc;
 
-use http::Response;
-use semel_core::{Decision, Fence, OperationId, Reserve, Store, store};
-use tokio::sync::oneshot;
+use semel_core::{Decision, OperationId, Reserve, Store, store};
 use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
-use crate::answer::Refusal;
-use crate::body::ResponseBody;
-use crate::complete::{Record, Word};
-use crate::execute::{Granted, perform};
-use crate::guarded::Job;
-use crate::layer::State;
+use crate::context::{AttemptContext, AttemptGrant};
 use crate::reason;
-use crate::route::Guard;
-use crate::service::{Flow, Inner, settled};
+use crate::record::release_unused;
+use crate::refusal::Refusal;
 use crate::spans;
 
-/// What came of asking.
-pub(crate) enum Attempted<S, I, R> {
-    /// The client's answer.
-    Answered(Response<ResponseBody<R>>),
-    /// Somebody else executes, or did; the job is handed back.
-    Decided(Decision, Box<Job<S, I>>),
+/// What the store decided.
+pub(crate) enum Reserved {
+    /// This request executes.
+    Granted(AttemptGrant),
+    /// Another attempt executes, or has executed.
+    Decided(Decision),
+    /// Nothing executes. What the store may have granted is returned by the future, after the
+    /// client has its response.
+    Refused(Refusal, ReleaseUnused),
 }
 
-/// Where the client's answer goes, once.
-pub(crate) type Reply<S, I, R> = oneshot::Sender<Attempted<S, I, R>>;
+/// Returns a grant that is not used.
+pub(crate) type ReleaseUnused = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Reserves, and performs what is granted.
-pub(crate) async fn attempt<S, I, B, R>(job: Box<Job<S, I>>, reply: Reply<S, I, R>)
-where
-    S: Store,
-    I: Inner<B, R>,
-    B: Flow,
-    R: Flow,
-{
-    let state = Arc::clone(&job.layer.state);
+/// Decides without waiting where the store can, which grants nothing.
+pub(crate) fn try_decide<S: Store>(context: &AttemptContext<S>) -> Option<Decision> {
+    let decision = context.state.store.try_decide(&context.reservation)?;
+    spans::decided_at_once(&context.span, &decision);
+    Some(decision)
+}
+
+/// Reserves the key, within the store's timeout.
+pub(crate) async fn reserve<S: Store>(context: &AttemptContext<S>) -> Reserved {
+    let state = &context.state;
     if state.abandon.is_cancelled() {
-        return answer(reply, &job, &shutting_down());
+        return Reserved::Refused(shutting_down(), Box::pin(async {}));
     }
     let id = OperationId::generate();
-    let request = Reserve {
+    let reservation = Reserve {
         id,
-        ..job.request.clone()
+        ..context.reservation.clone()
     };
     let asked_at = Instant::now();
-    let mut reserving = pin!(state.store.reserve(request));
+    // Boxed: where it times out, it outlives this function and the request.
+    let mut reserving = Box::pin({
+        let state = Arc::clone(state);
+        async move { state.store.reserve(reservation).await }
+    });
     let span = spans::reserve();
-    let answered = timeout(state.store_patience, &mut reserving).instrument(span.clone());
+    let answered = timeout(state.store_timeout, &mut reserving).instrument(span.clone());
     let Ok(decision) = answered.await else {
         spans::failed(&span);
-        drop(span);
         tracing::error!(%id, "the store did not answer in time; nothing is executed");
-        job.guard.meters.store_error.increment(1);
-        answer(reply, &job, &Refusal::new(&reason::STORE_UNAVAILABLE));
-        // The client was told that nothing happened, and nothing will.
-        let guard = Arc::clone(&job.guard);
-        drop(job);
-        let late = reserving.await;
-        return give_back(&state, &guard, id, late).await;
+        context.guard.metrics.store_error.increment(1);
+        let late = release_after(context, id, reserving);
+        return Reserved::Refused(Refusal::new(&reason::STORE_UNAVAILABLE), late);
     };
     match &decision {
-        Ok(decision) => spans::decided([&job.span, &span], decision),
+        Ok(decision) => spans::decided([&context.span, &span], decision),
         Err(_) => spans::failed(&span),
     }
     drop(span);
     let elapsed = asked_at.elapsed();
-    job.guard.meters.reserve_seconds.record(elapsed);
+    context.guard.metrics.reserve_seconds.record(elapsed);
+    let granted = |grant, resumed| {
+        Reserved::Granted(AttemptGrant {
+            grant,
+            resumed,
+            granted_at: state.clock.now(),
+        })
+    };
     match decision {
-        // What was given up on while it was being reserved does not begin any more.
+        // The layer gave up on its executions while this one was being reserved.
         Ok(granted @ (Decision::Execute(_) | Decision::Resume(_)))
             if state.abandon.is_cancelled() =>
         {
-            answer(reply, &job, &shutting_down());
-            let guard = Arc::clone(&job.guard);
-            drop(job);
-            give_back(&state, &guard, id, Ok(granted)).await;
+            let unused = release_after(context, id, async { Ok(granted) });
+            Reserved::Refused(shutting_down(), unused)
         }
-        // Boxed: the many requests that are granted nothing need not carry its room around.
-        Ok(Decision::Execute(grant)) => {
-            let granted = Granted {
-                grant,
-                resumed: false,
-            };
-            Box::pin(perform(job, granted, reply)).await;
-        }
-        Ok(Decision::Resume(grant)) => {
-            let granted = Granted {
-                grant,
-                resumed: true,
-            };
-            Box::pin(perform(job, granted, reply)).await;
-        }
-        Ok(decision) => {
-            // Whoever asked may be gone.
-            let _ = reply.send(Attempted::Decided(decision, job));
-        }
+        Ok(Decision::Execute(grant)) => granted(grant, false),
+        Ok(Decision::Resume(grant)) => granted(grant, true),
+        Ok(decision) => Reserved::Decided(decision),
         Err(error) => {
             tracing::error!(%id, %error, "could not reserve; nothing is executed");
-            job.guard.meters.store_error.increment(1);
-            answer(reply, &job, &Refusal::new(&reason::STORE_UNAVAILABLE));
-            if error.may_have_written() {
-                let guard = Arc::clone(&job.guard);
-                drop(job);
-                give_back(&state, &guard, id, Err(error)).await;
-            }
+            context.guard.metrics.store_error.increment(1);
+            let unused = release_after(context, id, async { Err(error) });
+            Reserved::Refused(Refusal::new(&reason::STORE_UNAVAILABLE), unused)
         }
     }
 }
 
-/// Returns a grant, or what may be one, that nothing was done with.
-pub(crate) async fn give_back<S: Store>(
-    state: &State<S>,
-    guard: &Guard,
+/// Releases what `decision` grants in the end. The client was sent a refusal, so nothing executes.
+fn release_after<S: Store>(
+    context: &AttemptContext<S>,
     id: OperationId,
-    granted: store::Result<Decision>,
-) {
-    let fence = match granted {
-        Ok(Decision::Execute(grant)) => grant.fence,
-        // It may have begun a new record under our name. A later attempt of an older one is
-        // left to its lease, since its number is not known here.
-        Err(error) if error.may_have_written() => Fence { id, attempt: 1 },
-        // Nothing was granted; or nothing was done with a resumed grant, but nobody knows what was
-        // done with the one before it. Its lease runs out, and somebody else resumes it.
-        Ok(_) | Err(_) => return,
-    };
-    let record = Record::new(state, guard, fence);
-    let operation = guard.route.operation.as_deref();
-    let span = spans::logged(fence.id, Some(fence.attempt), operation);
-    let word = Word::Evict("not_started".into());
-    record.write(&word).instrument(span).await;
+    decision: impl Future<Output = store::Result<Decision>> + Send + 'static,
+) -> ReleaseUnused {
+    let (state, guard) = (Arc::clone(&context.state), Arc::clone(&context.guard));
+    Box::pin(async move {
+        let decision = decision.await;
+        release_unused(&state, &guard, id, decision).await;
+    })
 }
 
 fn shutting_down() -> Refusal {
     Refusal::new(&reason::STORE_UNAVAILABLE)
         .detail("Nothing was executed: the server is shutting down. Retry with the same key.")
-}
-
-fn answer<S, I, R>(reply: Reply<S, I, R>, job: &Job<S, I>, refusal: &Refusal) {
-    let response = settled(refusal.render(job.layer.rules.dialect));
-    // Whoever asked may be gone.
-    let _ = reply.send(Attempted::Answered(response));
 }

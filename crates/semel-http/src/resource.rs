@@ -1,19 +1,19 @@
-//! What an operation created, as its application names it.
+//! The resource that an operation created, as its application names it.
 
 use http::{HeaderName, Response};
 use semel_core::Resource;
 
-/// The header in which an application in any language names what it created, as `payment/pay_789`:
-/// what kind it is, and its id. It never reaches the client. Where the outcome is unknown it is
-/// what a provider's event can be matched by, and where the answer is no longer stored it is
-/// what a retry is pointed to.
+/// The header in which an application in any language names the resource it created, as kind and
+/// id: `payment/pay_789`. The layer removes it from the response. A provider's event is matched by
+/// it where the outcome is unknown, and a retry is pointed to it where the response is no longer
+/// stored.
 pub const HEADER: HeaderName = HeaderName::from_static("semel-resource");
 
 /// Longest kind or id, in bytes.
 pub const MAX_BYTES: usize = 255;
 
-/// Takes the name out of a response: the extension before the header, since only code in this
-/// process can set it. What is no name, or two, is none.
+/// Removes the resource from a response: the extension before the header, since only code in this
+/// process can set it. A malformed or repeated header is ignored.
 pub(crate) fn take<B>(response: &mut Response<B>) -> Option<Resource> {
     let by_header = response.headers().contains_key(&HEADER).then(|| {
         let mut lines = response.headers().get_all(&HEADER).iter();
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_taken_out_and_what_is_none_is_ignored() {
+    fn a_resource_is_removed_and_a_malformed_one_ignored() {
         let payment = Resource {
             kind: "payment".into(),
             id: "pay/7 89".into(),

@@ -1,4 +1,4 @@
-//! How one route is guarded.
+//! The settings of one route.
 
 use std::time::Duration;
 
@@ -9,53 +9,52 @@ use semel_core::fingerprint::{Options, Rules};
 use semel_core::key::{self, MAX_LENGTH};
 use semel_core::{KeyScope, OnExpired, Policy, Stale};
 
-use crate::meters::Meters;
-use crate::outcome::{Ending, Table};
-use crate::stored::Stored;
+use crate::metrics::RouteMetrics;
+use crate::outcome::{OutcomeKind, StatusTable};
+use crate::stored::StoredHeaders;
 
-/// Largest request body that is read, unless a route says otherwise.
+/// Largest request body that is read, by default.
 pub const MAX_REQUEST: usize = 8 << 20;
 
-/// Largest response body that is stored, unless a route says otherwise.
+/// Largest response body that is stored, by default.
 pub const MAX_RESPONSE: usize = 1 << 20;
 
-/// Longest execution, unless a route says otherwise: what is wedged must not renew its lease
-/// for ever.
+/// Longest execution, by default: a handler that hangs must not renew its lease for ever.
 pub const EXECUTE_MAX: Duration = Duration::from_mins(1);
 
-/// On whose behalf a Stripe client acts, under one and the same credential. Without these the
-/// answer to a payment for one account would be given for a payment for another.
+/// The account that a Stripe client acts for, under one credential. Without these headers in the
+/// fingerprint, a payment for one account would be answered with that for another.
 const STRIPE_ACCOUNT: [&str; 2] = ["stripe-account", "stripe-context"];
 
 /// Whether a route's requests need a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KeyRule {
-    /// Without a key: refused.
+    /// A request without a key is refused.
     #[default]
     Required,
-    /// Without a key: passed on, unguarded, and counted.
+    /// A request without a key passes unguarded, and is counted.
     Optional,
-    /// Passed on, unguarded, even with a key.
+    /// Every request passes unguarded, even with a key.
     Ignored,
 }
 
-/// What a request gets while another with the same key is being executed.
+/// The response to a request while another with the same key executes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum InFlight {
     /// 409, at once.
     #[default]
     Reject,
-    /// The answer, if it comes soon enough; else 409.
+    /// The stored response once it is there; 409 if that takes longer than `max`.
     Wait {
-        /// How soon.
+        /// The longest wait.
         max: Duration,
     },
-    /// 202, and where to ask how it goes.
+    /// 202, with the place to ask for the status.
     Accept,
 }
 
-/// How one route is guarded: made by [`Layer::route`](crate::Layer::route) with the layer's
-/// defaults, and changed by what is called on it.
+/// The settings of one route. [`Layer::route`](crate::Layer::route) creates it with the layer's
+/// defaults, and its methods change them.
 #[derive(Clone, Debug)]
 pub struct Route {
     pub(crate) operation: Option<Box<str>>,
@@ -68,16 +67,16 @@ pub struct Route {
     pub(crate) max_request: usize,
     pub(crate) max_response: usize,
     pub(crate) fingerprint: Options,
-    pub(crate) outcomes: Table,
-    pub(crate) stored: Stored,
+    pub(crate) outcomes: StatusTable,
+    pub(crate) stored: StoredHeaders,
 }
 
-/// What is wrong with a route. Found when the layer is built, never by a request.
+/// Why a route is invalid. Found when the layer is built, never by a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Not a method and a path.
-    #[error("{0:?} is no route: write a method and a path, such as \"POST /payments/{{id}}\"")]
+    #[error("{0:?} is not a route: write a method and a path, such as \"POST /payments/{{id}}\"")]
     Pattern(String),
     /// The path cannot be matched.
     #[error("the path of {pattern:?} cannot be used: {reason}")]
@@ -90,23 +89,23 @@ pub enum Error {
     /// A method that is safe by definition.
     #[error("{0} requests change nothing, so there is nothing to guard")]
     SafeMethod(Method),
-    /// A status that is none.
-    #[error("{0} is no HTTP status")]
+    /// Not an HTTP status.
+    #[error("{0} is not an HTTP status")]
     Status(u16),
     /// A header that must not be replayed.
     #[error("the header {0:?} belongs to one connection, moment or caller and is never stored")]
     NeverStored(HeaderName),
-    /// What is written is no header's name.
-    #[error("{0:?} is no header name")]
+    /// Not a header name.
+    #[error("{0:?} is not a header name")]
     HeaderName(String),
-    /// A key of that length cannot be.
+    /// No key can have that length.
     #[error("no key has {0} characters: 1 to {MAX_LENGTH} are possible")]
     MinLength(usize),
     /// A time of zero, or one that outlives what it belongs to.
     #[error("{0}")]
     Time(&'static str),
-    /// A completer for what is not made of phases.
-    #[error("no route of the operation {0:?} says that its handler is made of phases")]
+    /// A [`ResumeJob`](crate::ResumeJob) for an operation without phases.
+    #[error("no route of the operation {0:?} declares phases: call `phases` on its route")]
     NoPhases(Box<str>),
     /// The fingerprint's options are wrong.
     #[error(transparent)]
@@ -126,27 +125,27 @@ impl Default for Route {
             max_request: MAX_REQUEST,
             max_response: MAX_RESPONSE,
             fingerprint: Options::default(),
-            outcomes: Table::default(),
-            stored: Stored::default(),
+            outcomes: StatusTable::default(),
+            stored: StoredHeaders::default(),
         }
     }
 }
 
 impl Route {
-    /// The logical command, such as `create_payment`. Without it every exact path is an
-    /// operation of its own. Several routes may share a name.
+    /// The name of the operation, such as `create_payment`. Without it every path is its own
+    /// operation. Several routes may share a name.
     pub fn operation(mut self, name: impl Into<Box<str>>) -> Self {
         self.operation = Some(name.into());
         self
     }
 
-    /// Whether a key is needed. A route that is named needs one unless this says otherwise.
+    /// Whether a key is required; it is by default.
     pub fn key(mut self, rule: KeyRule) -> Self {
         self.key = rule;
         self
     }
 
-    /// How far a key reaches. The dialect's custom, unless this says otherwise.
+    /// The scope of a key; by default that of the dialect.
     pub fn key_scope(mut self, scope: KeyScope) -> Self {
         self.key_scope = Some(scope);
         self
@@ -158,124 +157,123 @@ impl Route {
         self
     }
 
-    /// What a request gets while another with its key is being executed.
+    /// The response to a request while another with its key executes.
     pub fn in_flight(mut self, answer: InFlight) -> Self {
         self.in_flight = answer;
         self
     }
 
-    /// Leases and windows, all at once.
+    /// All leases and windows.
     pub fn policy(mut self, policy: Policy) -> Self {
         self.policy = policy;
         self
     }
 
-    /// How long an execution is trusted to be alive without a heartbeat.
+    /// How long an execution counts as alive without a heartbeat.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.policy.lease = lease;
         self
     }
 
     /// The handler is made of [phases](crate::Operation::begin): where its process dies, the next
-    /// attempt goes on at the last phase that is over, instead of leaving an unknown outcome.
+    /// attempt resumes after the last phase that is over, instead of leaving an unknown outcome.
     pub fn phases(mut self) -> Self {
         self.policy.stale = Stale::Resume;
         self.policy.recovery_points = true;
         self
     }
 
-    /// How long an operation made of phases waits for somebody who resumes it. After that it is
-    /// unknown like any other.
+    /// How long an operation made of phases can be resumed after its lease ran out. Then its outcome
+    /// is unknown.
     pub fn resume_within(mut self, longest: Duration) -> Self {
         self.policy.resume_within = longest;
         self
     }
 
-    /// How long a retry is replayed, body included.
+    /// How long a response is replayed, with its body.
     pub fn retention(mut self, window: Duration) -> Self {
         self.policy.windows.replay = window;
         self.policy.windows.body = window;
         self
     }
 
-    /// What a retry after the replay window gets.
+    /// The response to a retry after the replay window.
     pub fn on_expired(mut self, answer: OnExpired) -> Self {
         self.policy.on_expired = answer;
         self
     }
 
-    /// How long an execution may take. After that it is given up, and its outcome unknown.
+    /// How long an execution may take. Then it is stopped, and its outcome is unknown.
     pub fn execute_max(mut self, longest: Duration) -> Self {
         self.execute_max = longest;
         self
     }
 
-    /// The largest request body in bytes, as it comes and after a content coding is undone.
+    /// The largest request body in bytes, as received and after decoding.
     pub fn max_request(mut self, bytes: usize) -> Self {
         self.max_request = bytes;
         self
     }
 
-    /// The largest response body in bytes that is stored. A larger one reaches its first
-    /// caller, and a retry is told that it is not stored.
+    /// The largest response body in bytes that is stored. A larger one is sent to its first caller,
+    /// and a retry gets 410 `idempotency_response_not_stored`.
     pub fn max_response(mut self, bytes: usize) -> Self {
         self.max_response = bytes;
         self
     }
 
-    /// What else is part of what the client means, and what is not.
+    /// What else is part of the fingerprint, and what is not.
     pub fn fingerprint(mut self, options: Options) -> Self {
         self.fingerprint = options;
         self
     }
 
-    /// What a status means on this route, where the application says nothing.
+    /// What a status means on this route, where the application sends no outcome.
     ///
     /// # Errors
     /// [`Error::Status`].
-    pub fn outcome(mut self, status: u16, ending: Ending) -> Result<Self, Error> {
+    pub fn outcome(mut self, status: u16, kind: OutcomeKind) -> Result<Self, Error> {
         let code = StatusCode::from_u16(status).map_err(|_| Error::Status(status))?;
-        self.outcomes.set(code, ending);
+        self.outcomes.set(code, kind);
         Ok(self)
     }
 
-    /// A response header to be stored beside the usual ones.
+    /// Stores another response header.
     ///
     /// # Errors
-    /// [`Error::NeverStored`] for one that cannot mean anything in a replay.
+    /// [`Error::NeverStored`] for a header that would be wrong in a replay.
     pub fn store_header(mut self, name: &str) -> Result<Self, Error> {
         let name: HeaderName = name
             .parse()
             .map_err(|_| Error::HeaderName(name.to_owned()))?;
-        if !Stored::allowed(&name) {
+        if !StoredHeaders::allowed(&name) {
             return Err(Error::NeverStored(name));
         }
         self.stored.names.push(name);
         Ok(self)
     }
 
-    /// Also stores `Set-Cookie`: a replay then hands the first caller's cookie to whoever
-    /// retries.
+    /// Also stores `Set-Cookie`: every retry then gets the first caller's cookie.
     pub fn store_set_cookie(mut self) -> Self {
         self.stored.set_cookie = true;
         self
     }
 
-    /// The header lines of an answer that this route stores, in order: for whoever learns of an
-    /// answer by another way than through the layer.
+    /// The header lines of a response that this route stores, in order: for responses that do not
+    /// pass the layer, as in reconciliation.
     pub fn stored_headers(&self, headers: &HeaderMap) -> Vec<(Box<str>, Bytes)> {
         self.stored.take(headers)
     }
 }
 
-/// What a route says, or says wrongly.
+/// A route, or why it is invalid.
 ///
-/// For closures that configure a route: some changes cannot fail, and some can.
+/// For closures that configure a route: some of its methods can fail.
 pub trait IntoRoute {
     /// The route.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// Why the route is invalid.
     fn into_route(self) -> Result<Route, Error>;
 }
 
@@ -291,17 +289,17 @@ impl IntoRoute for Result<Route, Error> {
     }
 }
 
-/// A [`Route`] that was found to be right, with what its requests need at hand.
+/// A valid [`Route`], with what its requests need prepared.
 #[derive(Debug)]
 pub(crate) struct Guard {
     pub(crate) route: Route,
     pub(crate) rules: Rules,
-    /// Headers that are part of what the client means: those that the route lists, then those
-    /// that only the dialect of Stripe has.
+    /// Headers that are part of the fingerprint: those of the route, then those of the Stripe
+    /// dialect.
     semantic: Vec<HeaderName>,
     listed: usize,
-    pub(crate) meters: Meters,
-    /// The path as it was written, with its parameters; none where no route was.
+    pub(crate) metrics: RouteMetrics,
+    /// The pattern of the path; `None` for requests without a route.
     pub(crate) path: Option<Box<str>>,
 }
 
@@ -309,14 +307,16 @@ impl Guard {
     pub(crate) fn new(route: Route, label: &str) -> Result<Self, Error> {
         let windows = route.policy.windows;
         if route.policy.lease.is_zero() || route.execute_max.is_zero() {
-            return Err(Error::Time("a lease or an execution of no time is none"));
+            return Err(Error::Time(
+                "the lease and the longest execution must be longer than zero",
+            ));
         }
         if windows.replay.is_zero() {
-            return Err(Error::Time("a replay window of no time protects nobody"));
+            return Err(Error::Time("the replay window must be longer than zero"));
         }
         if windows.body > windows.replay {
             return Err(Error::Time(
-                "the body cannot be kept longer than its answer",
+                "the body cannot be kept longer than the rest of the response",
             ));
         }
         if route.min_length == 0 || route.min_length > MAX_LENGTH {
@@ -331,7 +331,7 @@ impl Guard {
         Ok(Self::with(route, label, rules, listed))
     }
 
-    /// Of a route that nothing was said of, and so nothing wrong.
+    /// For a route with default settings, which are valid.
     pub(crate) fn unchanged(route: Route, label: &str) -> Self {
         Self::with(route, label, Rules::default(), Vec::new())
     }
@@ -347,13 +347,13 @@ impl Guard {
             rules,
             semantic,
             listed,
-            meters: Meters::new(route.operation.as_deref().unwrap_or(label)),
+            metrics: RouteMetrics::new(route.operation.as_deref().unwrap_or(label)),
             path: label.split_once(' ').map(|(_, path)| path.into()),
             route,
         }
     }
 
-    /// Headers that are part of what the client means, in a dialect.
+    /// Headers that are part of the fingerprint in a dialect.
     pub(crate) fn semantic(&self, dialect: key::Dialect) -> &[HeaderName] {
         match dialect {
             key::Dialect::Ietf { .. } => &self.semantic[..self.listed],
@@ -361,20 +361,20 @@ impl Guard {
         }
     }
 
-    /// All headers that a fingerprint may be taken of, whatever the dialect.
+    /// All headers that are part of the fingerprint in any dialect.
     pub(crate) fn hashed(&self) -> impl Iterator<Item = &HeaderName> {
         static FRAMING: [HeaderName; 2] = [CONTENT_TYPE, CONTENT_ENCODING];
         FRAMING.iter().chain(&self.semantic)
     }
 
-    /// How keys are read on this route.
+    /// The syntax of keys on this route.
     pub(crate) fn syntax(&self, dialect: key::Dialect) -> key::Syntax {
         let any = key::Syntax::new(dialect);
-        // The length was found to be possible when the guard was made.
+        // `new` checked the length.
         any.with_min_length(self.route.min_length).unwrap_or(any)
     }
 
-    /// How far keys reach on this route.
+    /// The scope of keys on this route.
     pub(crate) fn scope(&self, dialect: key::Dialect) -> KeyScope {
         self.route.key_scope.unwrap_or(match dialect {
             key::Dialect::Ietf { .. } => KeyScope::Operation,

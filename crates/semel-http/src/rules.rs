@@ -1,4 +1,4 @@
-//! What is guarded, how, and in whose words: what a configuration decides.
+//! What a configuration decides: routes, tenant, dialect and headers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,25 +13,25 @@ use crate::route::{Error, Guard, IntoRoute, KeyRule, Route};
 
 type Tenant = Arc<dyn Fn(&Parts) -> Option<Box<str>> + Send + Sync>;
 
-/// Made anew when a configuration is read again.
+/// Replaced when a configuration is reloaded.
 #[derive(Clone)]
 pub(crate) struct Rules {
     pub(crate) dialect: Dialect,
     pub(crate) header: HeaderName,
     pub(crate) replayed: HeaderName,
     pub(crate) tenant: Tenant,
-    /// Where operations can be asked about: a prefix of the `Location` in 202 and unknown.
+    /// The prefix of the `Location` in 202 responses and unknown outcomes.
     pub(crate) status_path: Option<Box<str>>,
     defaults: Route,
-    /// Of `POST` and `PATCH` without a route of their own.
+    /// For `POST` and `PATCH` without a route.
     unnamed: Arc<Guard>,
     routes: HashMap<Method, matchit::Router<Arc<Guard>>>,
-    /// All routes, for whoever looks for one by its command.
+    /// All routes, to find one by its operation.
     #[cfg(feature = "axum")]
     named: Vec<Arc<Guard>>,
 }
 
-/// The label of what no route names.
+/// The metrics label of requests without a route.
 const UNNAMED: &str = "unnamed";
 
 impl Rules {
@@ -56,7 +56,7 @@ impl Rules {
         }
     }
 
-    /// What routes begin with from now on, and how what has no route is guarded.
+    /// Changes the defaults of routes that are added later, and of requests without a route.
     pub(crate) fn set_defaults<R: IntoRoute>(
         &mut self,
         change: impl FnOnce(Route) -> R,
@@ -89,13 +89,13 @@ impl Rules {
         })
     }
 
-    /// Where a client asks about an operation.
+    /// Where a client asks for the status of an operation.
     pub(crate) fn status_of(&self, id: OperationId) -> Option<HeaderValue> {
         let prefix = self.status_path.as_deref()?;
         HeaderValue::from_maybe_shared(Bytes::from(format!("{prefix}{id}"))).ok()
     }
 
-    /// How the requests of a command made of phases are guarded.
+    /// The route of an operation made of phases.
     #[cfg(feature = "axum")]
     pub(crate) fn made_of_phases(&self, operation: &str) -> Option<&Arc<Guard>> {
         self.named.iter().find(|guard| {
@@ -104,7 +104,7 @@ impl Rules {
         })
     }
 
-    /// How a request is guarded, if it is.
+    /// The route of a request, if it is guarded.
     pub(crate) fn guard(&self, method: &Method, path: &str) -> Option<&Arc<Guard>> {
         let by_route = self
             .routes

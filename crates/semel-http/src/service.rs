@@ -10,49 +10,17 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use semel_core::Store;
 use semel_core::key::Dialect;
+use tracing::Instrument as _;
 
-use crate::answer::Refusal;
-use crate::body::{RequestBody, ResponseBody, Settled};
-use crate::extract::{Extracted, extract};
-use crate::guarded::guarded;
+use crate::body::{RequestBody, ResponseBody, from_bytes};
+use crate::bounds::{BoxError, ByteBody, InnerService};
+use crate::extract::{KeyedRoute, RouteMatch, match_route};
 use crate::layer::Layer;
-use crate::outcome::{Ending, Outcome, Words, strip};
-use crate::{reason, resource, together};
+use crate::outcome::{Outcome, OutcomeKind, ResponseSource, strip};
+use crate::refusal::Refusal;
+use crate::{commit_with, pipeline, reason, resource, spans};
 
-/// Any error of a body or a service.
-pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-/// A service that the layer can stand in front of: `B` is the client's body, `R` its own.
-///
-/// Implemented for every service of the right shape; it only gives the shape a name.
-pub(crate) trait Inner<B, R>:
-    tower_service::Service<
-        Request<RequestBody<B>>,
-        Response = Response<R>,
-        Error: Into<BoxError>,
-        Future: Send + 'static,
-    > + Send
-    + 'static
-{
-}
-
-impl<T, B, R> Inner<B, R> for T where
-    T: tower_service::Service<
-            Request<RequestBody<B>>,
-            Response = Response<R>,
-            Error: Into<BoxError>,
-            Future: Send + 'static,
-        > + Send
-        + 'static
-{
-}
-
-/// A body that the layer can read or pass on.
-pub(crate) trait Flow: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static {}
-
-impl<T> Flow for T where T: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static {}
-
-/// What [`Layer`] makes of a service.
+/// A service with a [`Layer`] around it.
 #[derive(Debug)]
 pub struct Service<S, I> {
     layer: Layer<S>,
@@ -60,7 +28,7 @@ pub struct Service<S, I> {
 }
 
 pin_project! {
-    /// The answer to a request.
+    /// The response to a request.
     ///
     /// Dropping it does not stop an execution that began.
     #[project = FutureProjection]
@@ -75,13 +43,18 @@ pin_project! {
     enum Kind<F, B> {
         Passed { #[pin] inner: F, dialect: Dialect },
         Guarded { inner: Pin<Box<dyn Future<Output = Response<ResponseBody<B>>> + Send>> },
-        Refused { answer: Option<Response<Bytes>> },
+        Refused { response: Option<Response<Bytes>> },
     }
 }
 
-impl<S, I> Service<S, I> {
-    pub(crate) fn new(layer: Layer<S>, inner: I) -> Self {
-        Self { layer, inner }
+impl<S: Store, I> tower_layer::Layer<I> for Layer<S> {
+    type Service = Service<S, I>;
+
+    fn layer(&self, inner: I) -> Self::Service {
+        Service {
+            layer: self.clone(),
+            inner,
+        }
     }
 }
 
@@ -118,21 +91,21 @@ where
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let rules = &self.layer.rules;
-        let kind = match extract(rules, &request) {
-            Extracted::Pass => Kind::Passed {
+        let kind = match match_route(rules, &request) {
+            RouteMatch::Pass => Kind::Passed {
                 inner: self.inner.call(request.map(RequestBody::streaming)),
                 dialect: rules.dialect,
             },
-            Extracted::Refuse(refusal) => Kind::Refused {
-                answer: Some(refusal.render(rules.dialect)),
+            RouteMatch::Refuse(refusal) => Kind::Refused {
+                response: Some(refusal.render(rules.dialect)),
             },
-            Extracted::Guard(guard, key, line) => {
-                // The one that was polled ready is the one that is called.
+            RouteMatch::Guard(route) => {
+                // Calls the service that was polled ready, and leaves its clone.
                 let clone = self.inner.clone();
                 let inner = std::mem::replace(&mut self.inner, clone);
-                let answer = guarded(self.layer.clone(), guard, key, line, request, inner);
+                let response = guarded(self.layer.clone(), route, request, inner);
                 Kind::Guarded {
-                    inner: Box::pin(answer),
+                    inner: Box::pin(response),
                 }
             }
         };
@@ -153,49 +126,69 @@ where
                 Poll::Ready(Ok(passed(response, *dialect)))
             }
             KindProjection::Guarded { inner } => inner.as_mut().poll(context).map(Ok),
-            KindProjection::Refused { answer } => {
-                let answer = answer.take().unwrap_or_default();
-                Poll::Ready(Ok(settled(answer)))
+            KindProjection::Refused { response } => {
+                let response = response.take().unwrap_or_default();
+                Poll::Ready(Ok(from_bytes(response)))
             }
         }
     }
 }
 
-/// An answer of the layer's own.
-pub(crate) fn settled<B>(answer: Response<Bytes>) -> Response<ResponseBody<B>> {
-    answer.map(|body| ResponseBody::settled(Settled::whole(body, None)))
+/// Runs the pipeline within the request's span, and echoes the key.
+async fn guarded<S, I, B, R>(
+    layer: Layer<S>,
+    route: KeyedRoute,
+    request: Request<B>,
+    inner: I,
+) -> Response<ResponseBody<R>>
+where
+    S: Store,
+    I: InnerService<B, R>,
+    B: ByteBody,
+    R: ByteBody,
+{
+    let span = spans::guard(&route.guard);
+    let key_line = route.key_line.clone();
+    let running = pipeline::run(&layer, route, request, inner, span.clone());
+    let response = running.instrument(span).await;
+    let rules = &layer.rules;
+    let mut response = response.unwrap_or_else(|refusal| from_bytes(refusal.render(rules.dialect)));
+    response
+        .headers_mut()
+        .insert(rules.header.clone(), key_line);
+    response
 }
 
-/// An answer to a request that is not guarded: as it is, unless whoever gave it left the
-/// words to the layer.
+/// The response to a request that is not guarded: as it is, unless the application left it to the
+/// layer.
 fn passed<B>(mut response: Response<B>, dialect: Dialect) -> Response<ResponseBody<B>> {
-    if together::take(&mut response).is_some() {
-        // Its rows are rolled back, so it must not say that they are there.
+    if commit_with::take_pending(&mut response).is_some() {
+        // The rows are rolled back, so the response must not claim them.
         tracing::error!(
             "a request that is not guarded was answered with a transaction, and there is nothing to complete"
         );
-        return settled(Refusal::new(&reason::NOT_EXECUTED).render(dialect));
+        return from_bytes(Refusal::new(&reason::NOT_EXECUTED).render(dialect));
     }
     let _ = resource::take(&mut response);
     let reason = match strip(&mut response) {
         Some(Outcome {
-            words: Words::Unreachable,
+            source: ResponseSource::Unreachable,
             ..
         }) => &reason::UPSTREAM_UNREACHABLE,
         Some(Outcome {
-            words: Words::Layer,
-            ending,
+            source: ResponseSource::Layer,
+            kind,
             ..
-        }) => match ending {
-            Ending::Unknown => &reason::UPSTREAM_FAILED,
-            Ending::NotExecuted | Ending::Forget => &reason::NOT_EXECUTED,
-            Ending::Completed => return response.map(ResponseBody::passed),
+        }) => match kind {
+            OutcomeKind::Unknown => &reason::UPSTREAM_FAILED,
+            OutcomeKind::NotExecuted | OutcomeKind::Forget => &reason::NOT_EXECUTED,
+            OutcomeKind::Completed => return response.map(ResponseBody::passed),
         },
         Some(Outcome {
-            words: Words::Application,
+            source: ResponseSource::Application,
             ..
         })
         | None => return response.map(ResponseBody::passed),
     };
-    settled(Refusal::new(reason).render(dialect))
+    from_bytes(Refusal::new(reason).render(dialect))
 }

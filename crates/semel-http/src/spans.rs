@@ -1,15 +1,15 @@
-//! What a trace shows of a guarded request, and what every log line of an execution carries.
+//! The spans of a guarded request, and the one that every log line of an execution carries.
 //!
 //! ```text
-//! guard                    the whole request: command, operation, attempt, decision
-//! ├── reserve              each time the store, or a copy of its answer, is asked
+//! guard                    the whole request: operation, record, attempt, decision
+//! ├── reserve              each time the store, or the replay cache, is asked
 //! ├── execute              the handler or the upstream
-//! └── complete             until the end is written
+//! └── complete             until the outcome is written
 //! ```
 //!
-//! These four are of level `DEBUG`: where nobody collects them, they are not made. [`LOGGED`] is
-//! made for each execution, at a level that every log has: it is what puts the operation on its
-//! lines, and no part of a trace.
+//! These four have the level `DEBUG`, and cost nothing where no subscriber enables it.
+//! [`LOG_SPAN`] is created for each execution, at a level that every log has: it puts the
+//! operation on the log lines, and is not part of a trace.
 //!
 //! **Invariant:** neither a key nor a tenant is a field of a span.
 
@@ -18,26 +18,26 @@ use semel_core::{Decision, Fence, OperationId};
 use tracing::field::{Empty, display};
 use tracing::{Span, debug_span, error_span};
 
-use crate::outcome::{Ending, Outcome, Words};
+use crate::outcome::{Outcome, OutcomeKind, ResponseSource};
 use crate::route::Guard;
 
 /// The name of the span that is for logs only: a collector of traces leaves it out.
-pub const LOGGED: &str = "operation";
+pub const LOG_SPAN: &str = "operation";
 
-/// The operation's public name.
+/// The record's public id.
 const ID: &str = "semel.operation.id";
-/// Which grant of it this is.
+/// The number of the attempt.
 const ATTEMPT: &str = "semel.attempt";
-/// What the store said to the request.
+/// What the store decided.
 const DECISION: &str = "semel.decision";
 /// What becomes of the record.
 const OUTCOME: &str = "semel.outcome";
 /// As the HTTP conventions call it.
 const STATUS: &str = "http.response.status_code";
-/// Read by whoever makes OpenTelemetry's spans of these.
+/// Read by OpenTelemetry exporters.
 const FAILED: (&str, &str) = ("otel.status_code", "ERROR");
 
-/// Around a guarded request, until its answer is there.
+/// Around a guarded request.
 pub(crate) fn guard(guard: &Guard) -> Span {
     debug_span!(
         "guard",
@@ -49,7 +49,7 @@ pub(crate) fn guard(guard: &Guard) -> Span {
     )
 }
 
-/// Around one question for the right to execute.
+/// Around one reservation.
 pub(crate) fn reserve() -> Span {
     debug_span!(
         "reserve",
@@ -71,7 +71,7 @@ pub(crate) fn execute(fence: Fence) -> Span {
     )
 }
 
-/// Around the writing down of an end.
+/// Around the final write.
 pub(crate) fn complete(fence: Fence) -> Span {
     debug_span!(
         "complete",
@@ -81,24 +81,24 @@ pub(crate) fn complete(fence: Fence) -> Span {
     )
 }
 
-/// Around everything that is done for an operation once it is known which one it is.
+/// Around everything that is done for a record.
 pub(crate) fn logged(id: OperationId, attempt: Option<u32>, operation: Option<&str>) -> Span {
-    // Of the level of the worst line, so that no filter takes it from the lines that it lets
-    // through. All fields at once: adding one later means writing them all again.
+    // The level of an error, so that every filter that passes a line passes its span, too. All
+    // fields at once: recording one later formats them all again.
     error_span!(
-        LOGGED,
+        LOG_SPAN,
         semel.operation.id = %id,
         semel.attempt = attempt,
         semel.operation = operation,
     )
 }
 
-/// What was decided about a request, on the spans that want to know.
+/// Records a decision on two spans.
 pub(crate) fn decided(spans: [&Span; 2], decision: &Decision) {
     if spans.iter().all(|span| span.is_disabled()) {
         return;
     }
-    let (word, id, attempt) = match decision {
+    let (name, id, attempt) = match decision {
         Decision::Execute(grant) => ("execute", grant.fence.id, Some(grant.fence.attempt)),
         Decision::Resume(grant) => ("resume", grant.fence.id, Some(grant.fence.attempt)),
         Decision::Replay(found) => ("replay", found.id, None),
@@ -108,30 +108,30 @@ pub(crate) fn decided(spans: [&Span; 2], decision: &Decision) {
         Decision::Expired(found) => ("expired", found.id, None),
     };
     for span in spans {
-        span.record(DECISION, word).record(ID, display(id));
+        span.record(DECISION, name).record(ID, display(id));
         if let Some(attempt) = attempt {
             span.record(ATTEMPT, attempt);
         }
     }
 }
 
-/// What nobody asked for is resumed.
+/// Records that an abandoned record is resumed.
 #[cfg(feature = "axum")]
-pub(crate) fn granted(guard: &Span, fence: Fence) {
+pub(crate) fn resumed(guard: &Span, fence: Fence) {
     guard
         .record(ID, display(fence.id))
         .record(ATTEMPT, fence.attempt);
     guard.record(DECISION, "resume");
 }
 
-/// A decision that nobody had to ask the store for.
+/// Records a decision that was made without a store call.
 pub(crate) fn decided_at_once(guard: &Span, decision: &Decision) {
     if !guard.is_disabled() {
         decided([guard, &reserve()], decision);
     }
 }
 
-/// The same, for an answer that was kept in this process.
+/// Records a replay from the replay cache.
 pub(crate) fn replayed_at_once(guard: &Span, id: OperationId) {
     if !guard.is_disabled() {
         for span in [guard, &reserve()] {
@@ -140,7 +140,7 @@ pub(crate) fn replayed_at_once(guard: &Span, id: OperationId) {
     }
 }
 
-/// What the application answered; nothing where it did not.
+/// Records the status of the response, or that there was none.
 pub(crate) fn answered<B>(span: &Span, response: Option<&Response<B>>) {
     if span.is_disabled() {
         return;
@@ -153,21 +153,23 @@ pub(crate) fn answered<B>(span: &Span, response: Option<&Response<B>>) {
     }
 }
 
-/// Whether it says no more than that there was no answer: then its status is nobody's word.
+/// Whether the response only stands for a missing one: then its status means nothing.
 fn is_failure<B>(response: &Response<B>) -> bool {
     let outcome = response.extensions().get::<Outcome>();
-    outcome.is_some_and(|outcome| match (outcome.words, outcome.ending) {
-        (Words::Unreachable, _) | (Words::Layer, Ending::Unknown | Ending::NotExecuted) => true,
-        (Words::Application, _) | (Words::Layer, Ending::Completed | Ending::Forget) => false,
+    outcome.is_some_and(|outcome| match (outcome.source, outcome.kind) {
+        (ResponseSource::Unreachable, _)
+        | (ResponseSource::Layer, OutcomeKind::Unknown | OutcomeKind::NotExecuted) => true,
+        (ResponseSource::Application, _)
+        | (ResponseSource::Layer, OutcomeKind::Completed | OutcomeKind::Forget) => false,
     })
 }
 
-/// What becomes of the record.
+/// Records the outcome.
 pub(crate) fn ended(span: &Span, outcome: &str) {
     span.record(OUTCOME, outcome);
 }
 
-/// It did not come to its end.
+/// Records a failure.
 pub(crate) fn failed(span: &Span) {
     span.record(FAILED.0, FAILED.1);
 }

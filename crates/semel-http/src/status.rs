@@ -1,40 +1,39 @@
-//! What a client is told that asks how its operation goes.
+//! The status of an operation, for its client.
 
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
 use http::request::Parts;
 use http::{Method, Response, StatusCode};
-use semel_core::{Inspect, OperationId, Record, State, Store, Timestamp, store};
+use semel_core::{OperationId, Record, State, Store, Timestamp, store};
 use serde::Serialize;
 
-use crate::answer::Refusal;
 use crate::layer::Layer;
 use crate::reason;
+use crate::refusal::Refusal;
 
-/// What the client sees of its operation.
+/// The body of the response.
 #[derive(Serialize)]
-struct Seen {
+struct StatusBody {
     operation_id: String,
     status: &'static str,
     created_at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     retry_after: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    response: Option<SeenResponse>,
+    response: Option<StatusResponse>,
 }
 
 #[derive(Serialize)]
-struct SeenResponse {
+struct StatusResponse {
     status: u16,
     headers: Vec<(String, String)>,
-    /// `null` where it is not stored, or not text.
+    /// `null` where it is not stored or not text.
     body: Option<String>,
 }
 
-impl<S: Store + Inspect> Layer<S> {
-    /// Answers a request for the operation whose id follows the
-    /// [status path](Layer::status_path), to the tenant that it belongs to and to nobody else;
-    /// `None` where the request is for something else.
+impl<S: Store> Layer<S> {
+    /// Answers a request for the operation whose id follows the [status path](Layer::status_path),
+    /// for the tenant that it belongs to. `None` where the request is for another path.
     ///
     /// # Cancellation
     /// Only reads.
@@ -51,9 +50,9 @@ impl<S: Store + Inspect> Layer<S> {
         let tenant = (self.rules.tenant)(head);
         Some(match found {
             Ok(Some(record)) if tenant.as_deref() == Some(record.identity.tenant()) => {
-                seen(&record, self.state.clock.now())
+                render(&record, self.state.clock.now())
             }
-            // Another tenant's operation does not exist.
+            // Not 403: another tenant must not learn that the operation exists.
             Ok(_) => plain(StatusCode::NOT_FOUND),
             Err(error) => self.unavailable(&error),
         })
@@ -67,12 +66,12 @@ impl<S: Store + Inspect> Layer<S> {
     }
 }
 
-fn seen(record: &Record, now: Timestamp) -> Response<Bytes> {
+fn render(record: &Record, now: Timestamp) -> Response<Bytes> {
     let waits = matches!(record.state, State::InProgress(_) | State::Unknown(_));
     let response = match &record.state {
         State::Completed(completed) if now < completed.expires_at => {
             let stored = &completed.response;
-            Some(SeenResponse {
+            Some(StatusResponse {
                 status: stored.status,
                 headers: stored
                     .headers
@@ -97,15 +96,15 @@ fn seen(record: &Record, now: Timestamp) -> Response<Bytes> {
         | State::Unknown(_)
         | State::Expired { .. } => None,
     };
-    let shown = Seen {
+    let body = StatusBody {
         operation_id: record.id.to_string(),
         status: record.state.status().as_str(),
         created_at: rfc3339(record.created_at),
         retry_after: waits.then_some(1),
         response,
     };
-    // A struct of strings cannot fail to be written.
-    let mut answer = Response::new(Bytes::from(serde_json::to_vec(&shown).unwrap_or_default()));
+    // Serializing a struct of strings cannot fail.
+    let mut answer = Response::new(Bytes::from(serde_json::to_vec(&body).unwrap_or_default()));
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -115,7 +114,7 @@ fn seen(record: &Record, now: Timestamp) -> Response<Bytes> {
     answer
 }
 
-/// An instant as people and clients read it: RFC 3339, in UTC.
+/// A timestamp in the format of RFC 3339, in UTC.
 pub fn rfc3339(at: Timestamp) -> String {
     jiff::Timestamp::from_microsecond(at.as_micros())
         .map_or_else(|_| String::new(), |at| at.to_string())

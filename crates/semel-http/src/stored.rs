@@ -1,10 +1,10 @@
-//! Which headers of an answer are remembered, and how they come back.
+//! Which headers of a response are stored, and how they are restored.
 
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 
-/// What describes the answer itself, whoever receives it and when.
+/// Headers that describe the response itself, and are always stored.
 const ALWAYS: [HeaderName; 7] = [
     header::CONTENT_TYPE,
     header::CONTENT_ENCODING,
@@ -15,8 +15,8 @@ const ALWAYS: [HeaderName; 7] = [
     header::RETRY_AFTER,
 ];
 
-/// What belongs to one connection, one moment or one caller, and would be wrong or dangerous
-/// in another answer. A route that lists one of these is refused.
+/// Headers of one connection, one moment or one caller, which would be wrong or dangerous in a
+/// replay. A route that lists one of these is invalid.
 const NEVER: [&str; 24] = [
     "connection",
     "keep-alive",
@@ -44,7 +44,7 @@ const NEVER: [&str; 24] = [
     "set-cookie",
 ];
 
-/// As [`NEVER`], by how the name begins.
+/// As [`NEVER`], by prefix.
 const NEVER_PREFIXES: [&str; 5] = [
     "proxy-",
     "access-control-",
@@ -53,23 +53,23 @@ const NEVER_PREFIXES: [&str; 5] = [
     "x-b3-",
 ];
 
-/// Which headers a route stores beside the usual ones.
+/// The headers that a route stores besides [`ALWAYS`].
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Stored {
+pub(crate) struct StoredHeaders {
     pub(crate) names: Vec<HeaderName>,
     pub(crate) set_cookie: bool,
 }
 
-impl Stored {
+impl StoredHeaders {
     /// Whether a route may list a header.
     pub(crate) fn allowed(name: &HeaderName) -> bool {
         let name = name.as_str();
         !NEVER.contains(&name) && !NEVER_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
     }
 
-    /// The lines to remember, in order.
+    /// The lines to store, in order.
     pub(crate) fn take(&self, headers: &HeaderMap) -> Vec<(Box<str>, Bytes)> {
-        // What `Connection` names belongs to the connection, too.
+        // `Connection` names further headers of the connection.
         let hops: Vec<&str> = headers
             .get_all(header::CONNECTION)
             .iter()
@@ -101,7 +101,7 @@ impl Stored {
     }
 }
 
-/// The head of a stored answer; `None` where the store holds what cannot be a response.
+/// The head of a stored response; `None` where it is not valid.
 pub(crate) fn head(stored: &semel_core::Response) -> Option<Response<()>> {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::from_u16(stored.status).ok()?;
@@ -118,7 +118,7 @@ pub(crate) fn head(stored: &semel_core::Response) -> Option<Response<()>> {
 mod tests {
     use super::*;
 
-    fn lines(stored: &Stored, lines: &[(&'static str, &'static str)]) -> Vec<String> {
+    fn lines(stored: &StoredHeaders, lines: &[(&'static str, &'static str)]) -> Vec<String> {
         let mut headers = HeaderMap::new();
         for (name, value) in lines {
             headers.append(*name, HeaderValue::from_static(value));
@@ -133,14 +133,14 @@ mod tests {
     #[test]
     fn repeated_lines_keep_number_and_order() {
         let kept = lines(
-            &Stored::default(),
+            &StoredHeaders::default(),
             &[("link", "<a>"), ("etag", "1"), ("link", "<b>")],
         );
         assert_eq!(kept, ["link: <a>", "link: <b>", "etag: 1"]);
     }
 
     #[test]
-    fn only_what_describes_the_answer_is_kept() {
+    fn only_headers_that_describe_the_response_are_stored() {
         let all = [
             ("content-type", "a/b"),
             ("content-encoding", "gzip"),
@@ -156,8 +156,8 @@ mod tests {
             ("content-length", "3"),
             ("set-cookie", "a=b"),
         ];
-        assert_eq!(lines(&Stored::default(), &all).len(), 7);
-        let mut stored = Stored {
+        assert_eq!(lines(&StoredHeaders::default(), &all).len(), 7);
+        let mut stored = StoredHeaders {
             names: vec![HeaderName::from_static("x-cost")],
             set_cookie: true,
         };
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_stored_cannot_be_asked_for() {
+    fn a_header_that_is_never_stored_is_not_allowed() {
         for name in [
             "date",
             "set-cookie",
@@ -180,13 +180,18 @@ mod tests {
             "x-b3-traceid",
             "upgrade",
         ] {
-            assert!(!Stored::allowed(&HeaderName::from_static(name)), "{name}");
+            assert!(
+                !StoredHeaders::allowed(&HeaderName::from_static(name)),
+                "{name}"
+            );
         }
-        assert!(Stored::allowed(&HeaderName::from_static("x-request-cost")));
+        assert!(StoredHeaders::allowed(&HeaderName::from_static(
+            "x-request-cost"
+        )));
     }
 
     #[test]
-    fn values_that_are_not_text_come_back() {
+    fn values_that_are_not_text_are_restored() {
         let stored = semel_core::Response {
             status: 201,
             headers: vec![("etag".into(), Bytes::from_static(b"\xff\xfe"))],
@@ -197,7 +202,7 @@ mod tests {
         assert_eq!(head.headers()["etag"].as_bytes(), b"\xff\xfe");
     }
 
-    /// An application that completes its record by SQL must not store what the layer would not.
+    /// `semel_complete` in SQL must not store what the layer would not.
     #[test]
     fn the_function_in_sql_leaves_out_the_same_headers() {
         let migrations = concat!(env!("CARGO_MANIFEST_DIR"), "/../semel-postgres/migrations");

@@ -1,8 +1,7 @@
-//! Who is calling, from something that the *server* knows.
+//! The tenant of a request, from something that the *server* knows.
 //!
-//! A tenant is any function from a request's head to a name; these make the usual ones. A
-//! function that gives none refuses the request: an operation without a tenant could be read
-//! by anybody.
+//! Any function from a request's head to a name can be used; these make the usual ones. Where it
+//! returns `None`, the request is refused: a record without a tenant could be read by every caller.
 //!
 //! ```
 //! use semel_http::{Layer, tenant};
@@ -17,7 +16,7 @@
 //! let layer = Layer::new(Memory::default()).tenant(by_account);
 //! // … or by a proxy in front …
 //! let layer = Layer::new(Memory::default()).tenant(tenant::header("X-Account-Id"));
-//! // … or there is only one, and that is said aloud.
+//! // … or there is explicitly only one.
 //! let layer = Layer::new(Memory::default()).tenant(tenant::only_one());
 //! ```
 
@@ -67,7 +66,7 @@ pub fn authorization() -> impl Fn(&Parts) -> Option<Box<str>> + Send + Sync + 's
                 (Some(credential), None) if !credential.is_empty() => {
                     return Some(hashed(tag, credential));
                 }
-                // Which of two the application believes is not known here, nor what it takes
+                // It is not known which of two credentials the application uses, nor what it takes
                 // an empty one for.
                 (Some(_), _) => return None,
             }
@@ -76,7 +75,7 @@ pub fn authorization() -> impl Fn(&Parts) -> Option<Box<str>> + Send + Sync + 's
     }
 }
 
-/// 128 bits are plenty to tell tenants apart, and no credential can be read from them.
+/// 128 bits are enough to distinguish tenants, and do not disclose the credential.
 fn hashed(tag: &str, credential: &HeaderValue) -> Box<str> {
     let digest = Sha256::new()
         .chain_update(tag.as_bytes())

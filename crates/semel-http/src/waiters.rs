@@ -1,7 +1,7 @@
 //! Requests that wait for another one with the same key to end.
 //!
-//! A waiter holds nothing but its own place: no lock, no connection, and nothing of the
-//! execution it waits for. When its patience ends it goes, and changes nothing.
+//! A waiter holds no lock and no connection. When its time is over it leaves, and nothing else
+//! changes.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -10,22 +10,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use semel_core::OperationId;
 use tokio::sync::Notify;
 
-/// How many requests may wait at once in one process; more are answered as if they did not
-/// want to. Each holds its body, 8 MiB at most by default.
+/// How many requests may wait at once in one process; further ones are answered as under
+/// `InFlight::Reject`. Each holds its body, 8 MiB at most by default.
 pub(crate) const MAX_WAITERS: usize = 1024;
 
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
-    rooms: Mutex<HashMap<OperationId, Room>>,
+    queues: Mutex<HashMap<OperationId, Queue>>,
 }
 
 #[derive(Debug, Default)]
-struct Room {
+struct Queue {
     waiting: usize,
     ended: Arc<Notify>,
 }
 
-/// A place among those who wait for one operation.
+/// One request that waits for one operation.
 #[derive(Debug)]
 pub(crate) struct Waiter<'a> {
     waiters: &'a Waiters,
@@ -34,34 +34,34 @@ pub(crate) struct Waiter<'a> {
 }
 
 impl Waiters {
-    /// A place, unless all are taken.
+    /// Adds a waiter; `None` where there are [`MAX_WAITERS`].
     pub(crate) fn enter(&self, operation: OperationId) -> Option<Waiter<'_>> {
-        let mut rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
-        let waiting: usize = rooms.values().map(|room| room.waiting).sum();
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting: usize = queues.values().map(|queue| queue.waiting).sum();
         if waiting >= MAX_WAITERS {
             return None;
         }
-        let room = rooms.entry(operation).or_default();
-        room.waiting += 1;
+        let queue = queues.entry(operation).or_default();
+        queue.waiting += 1;
         Some(Waiter {
             waiters: self,
             operation,
-            ended: Arc::clone(&room.ended),
+            ended: Arc::clone(&queue.ended),
         })
     }
 
-    /// Wakes all who wait for this operation. Called after its end is written, so that
-    /// whoever looked before and enters now is not woken, but looks again first.
+    /// Wakes all waiters of an operation. Called after its end is written: a request that enters
+    /// later is not woken, and asks the store first.
     pub(crate) fn wake(&self, operation: OperationId) {
-        let rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(room) = rooms.get(&operation) {
-            room.ended.notify_waiters();
+        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = queues.get(&operation) {
+            queue.ended.notify_waiters();
         }
     }
 }
 
 impl Waiter<'_> {
-    /// What is notified when the operation ends.
+    /// Notified when the operation ends.
     pub(crate) fn ended(&self) -> Arc<Notify> {
         Arc::clone(&self.ended)
     }
@@ -69,15 +69,15 @@ impl Waiter<'_> {
 
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
-        let mut rooms = self
+        let mut queues = self
             .waiters
-            .rooms
+            .queues
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if let Entry::Occupied(mut room) = rooms.entry(self.operation) {
-            room.get_mut().waiting -= 1;
-            if room.get().waiting == 0 {
-                room.remove();
+        if let Entry::Occupied(mut queue) = queues.entry(self.operation) {
+            queue.get_mut().waiting -= 1;
+            if queue.get().waiting == 0 {
+                queue.remove();
             }
         }
     }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_bounded_and_given_back() {
+    fn waiters_are_bounded_and_removed_on_drop() {
         let waiters = Waiters::default();
         let ids = [OperationId::generate(), OperationId::generate()];
         let places: Vec<_> = (0..MAX_WAITERS)
@@ -96,7 +96,7 @@ mod tests {
             .collect();
         assert!(waiters.enter(ids[0]).is_none());
         drop(places);
-        assert!(waiters.rooms.lock().unwrap().is_empty());
+        assert!(waiters.queues.lock().unwrap().is_empty());
         assert!(waiters.enter(ids[0]).is_some());
     }
 }

@@ -1,9 +1,9 @@
--- One row an operation. Times are microseconds since the Unix epoch, as the pure function has
+-- One row per record. Times are microseconds since the Unix epoch, as the pure function has
 -- them; `to_timestamp(created_at / 1e6)` shows one to a person.
 --
--- `status` decides which columns count. The others keep what they last held, for whoever
--- reads the table with a SQL shell: a completed row still says who executed it. So every
--- statement that acts on a time names the status as well.
+-- `status` decides which columns count. The others keep their last values, for people who read
+-- the table with a SQL shell: a completed row still has the owner that executed it. So every
+-- statement that acts on a time compares the status as well.
 --
 -- Not partitioned by time: a key must be unique over all partitions, and PostgreSQL can see to
 -- that only where the key holds the partition. Retention works in small batches instead.
@@ -100,13 +100,13 @@ CREATE TABLE semel.operations (
 -- much of it is compressed already.
 ALTER TABLE semel.operations ALTER COLUMN response_body SET STORAGE EXTERNAL;
 
--- The fence's name, and the order of lists: the ids grow, so this index grows at its end.
+-- The id of the fencing token, and the order of lists: ids grow, so this index grows at its end.
 CREATE UNIQUE INDEX operations_id ON semel.operations (id);
 
--- What the workers look for. Each holds only the rows that its worker may want: the first
--- two stay as small as what is under way or unresolved, whatever the size of the table. That
--- each names its time in its condition keeps them from everybody else: on an empty table the
--- planner would take them for a short way to one row.
+-- What the background jobs look for. Each index holds only the rows of its job: the first two stay as
+-- small as the unfinished records, whatever the size of the table. The condition on the time keeps
+-- other statements from these indexes: on an empty table the planner would choose them to find one
+-- row.
 CREATE INDEX operations_leases ON semel.operations (locked_until)
     WHERE status = 'in_progress' AND locked_until IS NOT NULL;
 CREATE INDEX operations_due ON semel.operations (reconcile_after)
@@ -118,9 +118,9 @@ CREATE INDEX operations_bodies ON semel.operations (body_expires_at)
 CREATE INDEX operations_tombstones ON semel.operations (purge_at)
     WHERE purge_at IS NOT NULL;
 
--- How many erasures there were: whoever keeps copies of answers drops all that are older. One
--- row, written by erasures only. Counted from anywhere: what is kept outside for one database
--- must not be taken for another's.
+-- The number of erasures: a cache drops all responses from before the last one. One row, written
+-- only by erasures. It starts at a random number, so that a cache of one database is not used for
+-- another.
 CREATE TABLE semel.epoch (
     singleton boolean PRIMARY KEY DEFAULT true CHECK (singleton),
     erasures  bigint  NOT NULL

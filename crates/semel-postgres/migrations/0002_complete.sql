@@ -1,10 +1,10 @@
--- The completion as a function, so that it can be part of an application's own transaction:
+-- The completion as a function, so that it can be part of an application's transaction:
 -- the application's rows and the completion commit together, or neither does.
 --
--- With the rights of whoever installed it: an application needs none on Semel's tables. What it
--- has to know to complete an operation is the fence, and that is told to the one who executes.
+-- It runs with the rights of the user who installed it: an application needs none on Semel's tables.
+-- To complete a record it needs the fencing token, which only the executing request gets.
 
--- For adapters: says what came of it, and leaves it to them to roll back.
+-- For adapters: returns the result, and leaves the rollback to them.
 CREATE FUNCTION semel.complete(
     operation_id uuid, attempt bigint, status integer, headers bytea, body bytea,
     schema_version integer, resource_type text, resource_id text,
@@ -95,7 +95,7 @@ END
 $$;
 
 -- For applications in any language. Where the attempt no longer owns the operation it raises, so
--- that the transaction cannot commit: somebody else executes, or executed.
+-- that the transaction cannot commit: another attempt executes, or executed.
 CREATE FUNCTION semel.semel_complete(
     operation_id uuid, attempt integer, status integer, headers jsonb, body bytea
 )
@@ -120,7 +120,7 @@ BEGIN
 END
 $$;
 
--- Where everybody finds it without a prefix. Whoever may not write there calls it with one.
+-- In `public`, where it is found without a prefix. Users who may not write there call it with one.
 DO $do$
 BEGIN
     CREATE FUNCTION public.semel_complete(

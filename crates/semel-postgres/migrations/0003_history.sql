@@ -1,7 +1,7 @@
--- What happened to an operation besides an ordinary execution, and events from elsewhere.
+-- The history of a record, and incoming messages.
 
--- One row for each thing out of the ordinary. Each holds a hash over itself and the one before:
--- a row that was altered or taken out shows.
+-- One row per unusual transition. Each has a hash over itself and the one before, so that a row that
+-- was altered or removed is detected.
 CREATE TABLE semel.history (
     operation_id  uuid   NOT NULL,
     seq           bigint NOT NULL,
@@ -25,7 +25,7 @@ CREATE TABLE semel.history (
     )
 );
 
--- Tells one line, in the transaction of whoever calls. The hash is that of
+-- Appends one entry, in the caller's transaction. The hash is that of
 -- `semel_core::history`, byte for byte: the conformance suite compares.
 --
 -- Its statements see what was committed until they began, also where the statement that calls
@@ -77,9 +77,9 @@ BEGIN
 END
 $$;
 
--- Removes the history of an operation that is removed. Called by whoever holds the operation's
--- row; it sees what was told until then, also where the statement that calls it is older. What
--- was refused in between has its line removed, too.
+-- Deletes the history of a record that is deleted. The caller has locked the record's row; this sees
+-- all entries until now, also where the calling statement is older, so that refusals in between are
+-- deleted too.
 CREATE FUNCTION semel.forget_history(operation_id uuid) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path = pg_catalog SET enable_seqscan = off
 AS $$
@@ -88,13 +88,13 @@ BEGIN
 END
 $$;
 
--- Histories are told by what changes an operation, and by nobody else.
+-- Only the statements that change a record write its history.
 REVOKE EXECUTE ON FUNCTION
     semel.tell(uuid, bigint, bigint, text, text, text, text, bytea),
     semel.forget_history(uuid)
 FROM PUBLIC;
 
--- Events from elsewhere, once each. Without a payload it is settled, and only remembered.
+-- Incoming messages, once each. A row without a payload is settled, and only its id is kept.
 CREATE TABLE semel.inbox (
     source      text   NOT NULL,
     id          text   NOT NULL,
@@ -108,12 +108,12 @@ CREATE TABLE semel.inbox (
     CONSTRAINT inbox_pkey PRIMARY KEY (source, id)
 );
 
--- What waits to be looked at, and what waits to be forgotten.
+-- Messages to try, and messages to delete.
 CREATE INDEX inbox_due ON semel.inbox (due_at) WHERE payload IS NOT NULL;
 CREATE INDEX inbox_forget ON semel.inbox (forget_at);
 
--- What was created, newest last. Only the beginning of the id: whoever made it up may have made
--- it longer than an index can hold, and the completion must be written anyway.
+-- Created resources, newest last. Only the beginning of the id: an application's id may be longer
+-- than an index can hold, and the completion must be written anyway.
 CREATE INDEX operations_resource ON semel.operations (left(resource_id, 255), id)
     WHERE resource_id IS NOT NULL;
 
@@ -162,8 +162,8 @@ ALTER TABLE semel.operations
         AND (resource_type IS NULL) = (resource_id IS NULL)
     );
 
--- As before, and a completion that comes late is told. One that is refused is not: whoever
--- called rolls back, and what is told here with it.
+-- As before, and a late completion is recorded in the history. A refused one is not: the caller rolls
+-- back, and that would remove the entry.
 CREATE OR REPLACE FUNCTION semel.complete(
     operation_id uuid, attempt bigint, status integer, headers bytea, body bytea,
     schema_version integer, resource_type text, resource_id text,
@@ -210,8 +210,8 @@ BEGIN
 END
 $$;
 
--- Whoever may write operations may write these: a gateway whose user owns nothing still works
--- after somebody else has migrated.
+-- Users who may write operations may write these: a gateway whose user owns nothing still works
+-- after another user has migrated.
 DO $do$
 DECLARE
     writer text;

@@ -1,13 +1,13 @@
--- Operations that somebody goes on with, events that go out, and effects that happen once.
+-- Resumable records, the outbox, and effects that happen once.
 --
--- Nothing here reads or rewrites what is stored: the step takes a moment, whatever the size of the
+-- Nothing here reads or rewrites stored rows: the migration is quick, whatever the size of the
 -- tables.
 
--- How long after its lease an operation waits for somebody who resumes it. NULL: nobody may. A
--- gateway of the version before writes none, and finds its own operations as it left them.
+-- How long after its lease a record can be resumed. NULL: not at all. A gateway of the version before
+-- writes NULL, and finds its records as it left them.
 --
--- No index: whoever looks for silent owners reads `operations_leases`, which holds only what is
--- under way, and passes over what waits for somebody else.
+-- No index: a search for expired leases reads `operations_leases`, which holds only records in
+-- progress, and passes over those that may still be resumed.
 ALTER TABLE semel.operations
     ADD COLUMN resume_us bigint,
     -- Not held against the rows there are: all of them have NULL.
@@ -53,14 +53,12 @@ CREATE TABLE semel.outbox (
 -- A payload is read once and removed; compressing it costs more than it saves.
 ALTER TABLE semel.outbox ALTER COLUMN payload SET STORAGE EXTERNAL;
 
--- The oldest that wait, and the oldest that nobody took. That each names the number in its
--- condition keeps them from everybody else: on an empty table the planner would take them for a
--- short way to one event.
+-- The oldest waiting and the oldest dead-lettered events. The condition on the number keeps other
+-- statements from these indexes: on an empty table the planner would choose them to find one event.
 CREATE UNIQUE INDEX outbox_waiting ON semel.outbox (seq) WHERE dead_at IS NULL AND seq >= 1;
 CREATE UNIQUE INDEX outbox_dead ON semel.outbox (seq) WHERE dead_at IS NOT NULL AND seq >= 1;
 
--- Aggregates whose oldest event was refused: until when they are left alone, and what the broker
--- said.
+-- Aggregates whose oldest event was refused: until when they are held back, and the broker's reason.
 CREATE TABLE semel.outbox_held (
     aggregate text   NOT NULL,
     until     bigint NOT NULL,
@@ -69,7 +67,7 @@ CREATE TABLE semel.outbox_held (
     CONSTRAINT outbox_held_pkey PRIMARY KEY (aggregate)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
--- Who publishes, and until when nobody else does. One row, or none.
+-- The lease of the relay that publishes. One row, or none.
 CREATE TABLE semel.outbox_relay (
     singleton boolean NOT NULL DEFAULT true,
     owner     text    NOT NULL,
@@ -84,9 +82,9 @@ CREATE TABLE semel.outbox_relay (
     autovacuum_vacuum_threshold = 1000
 );
 
--- A phase is over, in the transaction that made it. For adapters: says what came of it, and leaves
--- it to them to roll back. The row is held until the transaction ends, so nobody is given the next
--- attempt before it is known where that has to go on.
+-- Stores a recovery point in the transaction of its phase. For adapters: returns the result, and
+-- leaves the rollback to them. The row is locked until the transaction ends, so that the next attempt
+-- is granted only when its recovery point is known.
 --
 -- A plan that is made while the table is empty must not read all of it later, in whatever session
 -- it is made.
@@ -162,8 +160,8 @@ BEGIN
 END
 $$;
 
--- Writes an event in the transaction of what it tells of. One that is written again while it waits
--- is there once. For applications in any language.
+-- Writes an event in the transaction of the change that it reports. Writing it again while it waits
+-- has no effect. For applications in any language.
 CREATE FUNCTION semel.semel_publish(id uuid, kind text, aggregate text, payload bytea)
 RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
@@ -220,15 +218,16 @@ BEGIN
 END
 $$;
 
--- Whoever completes or advances an operation knows its fence, which only the executor is told. To
--- publish or to mark nothing has to be known, so those are for whoever is given them.
+-- Completing or advancing a record needs its fencing token, which only the executor has. Publishing
+-- and marking need nothing, so these two must be granted to a user.
 REVOKE EXECUTE ON FUNCTION
     semel.publish(uuid, text, text, bytea, bigint),
     semel.semel_publish(uuid, text, text, bytea),
     semel.semel_once(text, text, bigint)
 FROM PUBLIC;
 
--- Where everybody finds them without a prefix. They run as the application and only pass on.
+-- In `public`, where they are found without a prefix. They run with the application's rights, and only
+-- call the functions above.
 DO $do$
 BEGIN
     CREATE FUNCTION public.semel_advance(operation_id uuid, attempt bigint, point text, data bytea)
@@ -249,8 +248,8 @@ EXCEPTION
 END
 $do$;
 
--- Whoever may write operations may write these: a gateway whose user owns nothing still works
--- after somebody else has migrated.
+-- Users who may write operations may write these: a gateway whose user owns nothing still works
+-- after another user has migrated.
 DO $do$
 DECLARE
     writer text;

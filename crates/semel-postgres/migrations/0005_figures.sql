@@ -4,10 +4,9 @@
 -- Nothing here touches `semel.operations`, not even with an index: no request pays for a figure.
 --
 -- The name of a command may be longer than an index can hold. So the tables are keyed by its hash,
--- `sha256(convert_to(operation, 'UTF8'))`: of one that nobody has found two names for, and which
--- can be trusted without comparing.
+-- `sha256(convert_to(operation, 'UTF8'))`, which has no known collisions and need not be compared.
 
--- What requests were told, by command, in stretches of ten seconds. Every process adds to it.
+-- Request counts by decision and operation, in intervals of ten seconds. Every process adds to them.
 CREATE TABLE semel.activity (
     at             bigint NOT NULL,
     operation_hash bytea  NOT NULL,
@@ -65,8 +64,7 @@ CREATE TABLE semel.callers (
     )
 );
 
--- How many operations there are, as counted last. One row, or none: nobody ever sees half of one
--- census and half of another. `unnest(operations, statuses, counts)` shows it to a person.
+-- The latest record counts. One row, or none, so that a reader never sees parts of two counts. `unnest(operations, statuses, counts)` shows it to a person.
 CREATE TABLE semel.census (
     singleton   boolean  NOT NULL DEFAULT true,
     began_at    bigint   NOT NULL,
@@ -84,7 +82,7 @@ CREATE TABLE semel.census (
     )
 );
 
--- Who takes the next census, and until when nobody else does. One row, or none.
+-- The lease of the process that counts next. One row, or none.
 CREATE TABLE semel.census_taker (
     singleton boolean NOT NULL DEFAULT true,
     owner     text    NOT NULL,
@@ -94,8 +92,8 @@ CREATE TABLE semel.census_taker (
     CONSTRAINT census_taker_one CHECK (singleton)
 );
 
--- Whoever may write operations may write these: a gateway whose user owns nothing still works
--- after somebody else has migrated.
+-- Users who may write operations may write these: a gateway whose user owns nothing still works
+-- after another user has migrated.
 DO $do$
 DECLARE
     writer text;

@@ -1,4 +1,4 @@
--- Phases committed: where the next attempt would go on.
+-- Stores the recovery points of phases that committed. The next attempt resumes there.
 UPDATE semel.operations
 SET recovery_point = word.point, recovery_data = word.data, updated_at = clock.now
 FROM (
@@ -8,5 +8,5 @@ CROSS JOIN unnest($2::uuid[], $3::bigint[], $4::text[], $5::bytea[])
     AS word (id, attempt, point, data)
 WHERE operations.id = word.id
   AND operations.attempt = word.attempt -- guard: the fence
-  AND operations.status = 'in_progress' -- guard: only an execution has a holder
+  AND operations.status = 'in_progress' -- guard: only a record in progress has a holder
 RETURNING operations.id

@@ -1,3 +1,3 @@
--- The next recovery point, as part of the transaction that this is sent in.
+-- Stores the next recovery point in the transaction that runs this.
 SELECT held, found_status, found_attempt
 FROM semel.advance($1, $2, $3, $4)

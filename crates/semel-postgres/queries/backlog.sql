@@ -1,5 +1,5 @@
--- How the outbox stands. Counting stops at a bound: a long backlog can do without the work. All
--- numbers are 1 or more: said so that the indexes are known to hold them.
+-- Counts what the outbox holds. Counting stops at a bound, so that a long backlog costs no more.
+-- `seq >= 1` is always true; with it the planner can use the index.
 SELECT
     (SELECT count(*) FROM (
         SELECT FROM semel.outbox WHERE dead_at IS NULL AND seq >= 1 ORDER BY seq LIMIT $1

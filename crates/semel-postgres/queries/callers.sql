@@ -1,3 +1,3 @@
--- Everybody under whom a key is looked for.
+-- All callers under which a key is looked up.
 SELECT scope, tenant, operation
 FROM semel.callers

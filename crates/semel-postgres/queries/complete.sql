@@ -1,6 +1,6 @@
--- The ends of executions, by their holders. From unknown too: the late owner knows the truth,
--- and as long as the attempt is its own nobody else was let in. Only that is told: the others
--- never had a time to be looked at.
+-- Writes the outcomes of attempts. Also from unknown: the late owner knows what happened, and as
+-- long as the attempt is current no other attempt was granted. Only a record that was unknown has
+-- `reconcile_after`; its late completion goes into the history.
 UPDATE semel.operations
 SET status = 'completed', response_status = word.status, response_headers = word.headers,
     response_body = word.body, schema_version = word.schema_version,
@@ -19,7 +19,7 @@ CROSS JOIN unnest($2::uuid[], $3::bigint[], $4::integer[], $5::bytea[], $6::byte
     AS word (id, attempt, status, headers, body, schema_version, resource_type, resource_id)
 WHERE operations.id = word.id
   AND operations.attempt = word.attempt -- guard: the fence
-  AND operations.status IN ('in_progress', 'unknown') -- guard: an answer is never replaced
+  AND operations.status IN ('in_progress', 'unknown') -- guard: a response is never replaced
 RETURNING
     operations.id,
     CASE WHEN operations.awaited THEN pg_notify('semel', 'ended ' || operations.id)::text END,

@@ -1,6 +1,6 @@
--- Adds what one process counted to what all have counted. The lines come in the order of time and
--- command from everybody, so that two who add at once wait for each other, and not crosswise. A sum
--- ends where the column does: one that is too large must not keep the others from being added.
+-- Adds one process's counts to those of all processes. Every process sends its rows ordered by
+-- time and operation, so that two that add at once cannot deadlock. A sum that would overflow
+-- stops at the largest number: it must not keep the others from being added.
 INSERT INTO semel.activity AS kept (
     at, operation_hash, operation,
     created, replayed, in_progress, misuse, retried, unknown, expired, failed

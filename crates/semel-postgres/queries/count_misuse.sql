@@ -1,5 +1,5 @@
--- Adds what one process saw of misuse, as `Misuse::add` does. The lines come in the order of tenant
--- and command from everybody, so that two who add at once do not wait crosswise.
+-- Adds the misuse that one process saw, as `Misuse::add` does. Every process sends its rows
+-- ordered by tenant and operation, so that two that add at once cannot deadlock.
 INSERT INTO semel.misuse AS kept (
     tenant, operation_hash, operation, count, first_at, last_at, last_id
 )

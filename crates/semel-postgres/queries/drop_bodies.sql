@@ -1,5 +1,5 @@
--- Removes bodies before the rest, where their time is shorter. A CHECK sees to it that only a
--- completed row with a body has such a time.
+-- Removes response bodies whose retention is shorter than the replay window. A CHECK allows
+-- `body_expires_at` only on a completed row with a body.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
@@ -7,7 +7,7 @@ due AS MATERIALIZED (
     SELECT operations.key_hash
     FROM semel.operations
     WHERE operations.body_expires_at IS NOT NULL
-      AND operations.body_expires_at <= (SELECT now FROM clock) -- guard: the body's time is over
+      AND operations.body_expires_at <= (SELECT now FROM clock) -- guard: the body's retention ended
     ORDER BY operations.body_expires_at
     LIMIT $2
     FOR UPDATE OF operations SKIP LOCKED

@@ -1,5 +1,5 @@
--- Removes what could name a person, evidence too, and keeps the fact. All who keep copies are
--- told, in the commit that makes them worthless.
+-- Removes everything that could name a person, evidence too, and keeps the record. The commit
+-- notifies every process that caches responses.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
@@ -9,7 +9,7 @@ erased AS (
         recovery_point = NULL, recovery_data = NULL, updated_at = clock.now
     FROM clock
     WHERE id = $2
-      AND status = 'completed' -- guard: what is under way still needs its data
+      AND status = 'completed' -- guard: an unfinished record still needs its data
     RETURNING id, attempt, error_code, clock.now
 ),
 redacted AS (

@@ -1,14 +1,14 @@
--- The holders have proof that nothing happened, and nothing is to be remembered. Only a first
--- attempt that committed no phase can prove so much; any other is released instead. All that can
--- be told of a first attempt is that somebody else's word was refused, and that goes, too.
+-- Deletes the records of attempts that provably had no effect. Only a first attempt without a
+-- committed phase can prove that; any other is released instead. The history of such a record
+-- holds refused writes at most, and is deleted with it.
 DELETE FROM semel.operations
 USING unnest($1::uuid[], $2::bigint[])
     AS word (id, attempt)
 WHERE operations.id = word.id
   AND operations.attempt = word.attempt -- guard: the fence
-  AND operations.attempt = 1 -- guard: an earlier attempt may yet turn out to have executed
-  AND operations.recovery_point IS NULL -- guard: a phase has committed
-  AND operations.status = 'in_progress' -- guard: only an execution has a holder
+  AND operations.attempt = 1 -- guard: an earlier attempt may have executed
+  AND operations.recovery_point IS NULL -- guard: no phase committed
+  AND operations.status = 'in_progress' -- guard: only a record in progress has a holder
 RETURNING
     operations.id,
     CASE WHEN operations.awaited THEN pg_notify('semel', 'ended ' || operations.id)::text END,

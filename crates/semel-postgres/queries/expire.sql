@@ -1,13 +1,13 @@
--- Ends the replay windows that are over: a tombstone stays, without the response, or nothing
--- where the policy wants none; then what is told of it goes, too.
+-- Ends replay windows. A tombstone without the response stays; where the policy wants none, the
+-- record and its history are deleted.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
 due AS MATERIALIZED (
     SELECT operations.key_hash, operations.tombstone_us
     FROM semel.operations
-    WHERE operations.status IN ('completed', 'failed_retryable') -- guard: nothing unfinished is pruned
-      AND operations.expires_at <= (SELECT now FROM clock) -- guard: the window is over
+    WHERE operations.status IN ('completed', 'failed_retryable') -- guard: unfinished records never expire
+      AND operations.expires_at <= (SELECT now FROM clock) -- guard: the replay window ended
     ORDER BY operations.expires_at
     LIMIT $2
     FOR UPDATE OF operations SKIP LOCKED

@@ -1,4 +1,4 @@
--- The records of these names.
+-- The records with these ids.
 SELECT
     id, scope, tenant, operation, key, fingerprint_version, fingerprint, status, attempt,
     owner, locked_until, resume_us, recovery_point, recovery_data,

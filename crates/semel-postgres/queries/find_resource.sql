@@ -1,5 +1,5 @@
--- The newest operation that created the resource of that id, or was about to. The index holds
--- only the beginning of the id, so the whole id is compared as well.
+-- The newest record that created, or may have created, the resource. The index holds only the
+-- first 255 characters of the id, so the whole id is compared as well.
 SELECT
     id, scope, tenant, operation, key, fingerprint_version, fingerprint, status, attempt,
     owner, locked_until, resume_us, recovery_point, recovery_data,

@@ -1,8 +1,8 @@
--- Removes lines of activity that are too old for every chart, oldest first.
+-- Deletes request counts that are too old for every chart, oldest first.
 WITH over AS MATERIALIZED (
     SELECT at, operation_hash
     FROM semel.activity
-    WHERE at < $1 -- guard: too old
+    WHERE at < $1 -- guard: its retention ended
     ORDER BY at
     LIMIT $2
     FOR UPDATE SKIP LOCKED

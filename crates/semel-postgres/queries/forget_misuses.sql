@@ -1,8 +1,8 @@
--- Removes misuse that is long ago, oldest first.
+-- Deletes misuse that ended long ago, oldest first.
 WITH over AS MATERIALIZED (
     SELECT tenant, operation_hash
     FROM semel.misuse
-    WHERE last_at < $1 -- guard: the last time is long ago
+    WHERE last_at < $1 -- guard: its retention ended
     ORDER BY last_at
     LIMIT $2
     FOR UPDATE SKIP LOCKED

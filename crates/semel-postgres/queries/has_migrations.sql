@@ -1,6 +1,5 @@
--- Whether this database has ever held a Semel schema. Read from the catalogue's tables: the
--- functions that look names up may remember, from before another process made it, that it is
--- not there.
+-- Whether this database holds a Semel schema. Reads the catalogue's tables: the name lookup
+-- functions may use a cache from before another process created the schema.
 SELECT EXISTS (
     SELECT FROM pg_catalog.pg_tables WHERE schemaname = 'semel' AND tablename = 'migrations'
 )

@@ -1,5 +1,5 @@
--- The holders are alive. Never earlier than before: a beat that was delayed must not shorten
--- what a later one gave.
+-- Renews leases. Never to an earlier time: a delayed heartbeat must not shorten what a later one
+-- gave.
 UPDATE semel.operations
 SET locked_until = greatest(operations.locked_until, clock.now + word.lease_us),
     updated_at = clock.now
@@ -10,5 +10,5 @@ CROSS JOIN unnest($2::uuid[], $3::bigint[], $4::bigint[])
     AS word (id, attempt, lease_us)
 WHERE operations.id = word.id
   AND operations.attempt = word.attempt -- guard: the fence
-  AND operations.status = 'in_progress' -- guard: only an execution has a holder
+  AND operations.status = 'in_progress' -- guard: only a record in progress has a holder
 RETURNING operations.id

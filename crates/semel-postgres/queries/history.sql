@@ -1,4 +1,4 @@
--- What happened to an operation besides an ordinary execution, oldest first.
+-- The history of a record, oldest first.
 SELECT seq, at, attempt, what, actor, code, reason, evidence, evidence_hash, hash
 FROM semel.history
 WHERE operation_id = $1 -- guard: one operation's history

@@ -1,9 +1,9 @@
--- Operations, newest first, from a cursor on; the first page begins after all ids there can
--- be, so that every page is found by a seek. The filters that are not set admit all.
+-- Records, newest first, before a cursor. The first page starts after the largest possible id, so
+-- that every page is one index seek. A filter that is NULL admits all.
 --
--- Only so many are looked at, whether they fit or not. Where a page is not full with them, a last row
--- says how far it has come, if there are others beyond: it has only an id. It is looked for in
--- the index alone, and not where the page is full.
+-- One page examines at most $8 rows, whether they match or not. If the page is not full then and
+-- older rows exist, a last row that has only an id says where the next page starts. It is read
+-- from the index alone.
 WITH page AS MATERIALIZED (
     SELECT id, scope, tenant, operation, key, status, attempt, dead_lettered_at, error_code,
         created_at, updated_at
@@ -38,4 +38,4 @@ UNION ALL
 SELECT id, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
 FROM floor
 WHERE (SELECT count(*) FROM page) < $7
-  AND EXISTS (SELECT FROM semel.operations AS beyond WHERE beyond.id < floor.id) -- guard: others beyond
+  AND EXISTS (SELECT FROM semel.operations AS beyond WHERE beyond.id < floor.id) -- guard: more records exist

@@ -1,11 +1,11 @@
--- As list.sql, where only what is under way can fit: it is few, too, and has an index. Sorted after
--- they are found, since that index is in the order of the leases.
+-- As list.sql for records in progress: these are few and have an index of their own. That index is
+-- ordered by lease, so the rows are sorted afterwards.
 WITH under_way AS MATERIALIZED (
     SELECT id, scope, tenant, operation, key, status, attempt, dead_lettered_at, error_code,
         created_at, updated_at
     FROM semel.operations
     WHERE status = 'in_progress'
-      -- Every time there is: said so that the index is known to hold them all.
+      -- Always true; with it the planner can use the index.
       AND locked_until >= (-9223372036854775808)::bigint
 )
 SELECT id, scope, tenant, operation, key, status, attempt, dead_lettered_at, error_code,

@@ -1,6 +1,6 @@
--- As list.sql, where only unknowns can fit. They are few beside all that ended well, and have an
--- index: a page of dead letters must not pass over millions of others. Sorted after they are
--- found, since that index is in the order of the workers.
+-- As list.sql for unknown records: these are few and have an index of their own, so that a page of
+-- dead letters does not pass over millions of completed records. That index is ordered for the
+-- workers, so the rows are sorted afterwards.
 WITH unknown AS MATERIALIZED (
     SELECT id, scope, tenant, operation, key, status, attempt, dead_lettered_at, error_code,
         created_at, updated_at

@@ -1,2 +1,2 @@
--- Ends that somebody waits for, and erasures.
+-- Notifications of ended attempts and of erasures.
 LISTEN semel

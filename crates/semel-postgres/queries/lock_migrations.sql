@@ -1,2 +1,2 @@
--- Of any number of processes that start at once one migrates. The number is "semel" in ASCII.
+-- Lets one of several processes that start at once migrate. The number is "semel" in ASCII.
 SELECT pg_advisory_xact_lock(495622907244)

@@ -1,8 +1,8 @@
--- The broker has these: they go, and whoever came after them need not wait any longer.
+-- Deletes events that the broker confirmed, and ends the hold of their aggregates.
 WITH sent AS (
     DELETE FROM semel.outbox
     WHERE id = ANY ($1::uuid[])
-      AND dead_at IS NULL -- guard: what waits for a person stays until the person has decided
+      AND dead_at IS NULL -- guard: dead-lettered events stay
     RETURNING aggregate
 )
 DELETE FROM semel.outbox_held

@@ -1,2 +1,2 @@
--- The database's own time, or the one that a test gives.
+-- The database's clock, or the time that a test gives.
 SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)

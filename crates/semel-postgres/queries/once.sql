@@ -1,2 +1,2 @@
--- Whether a message is new to a consumer, as part of the transaction that this is sent in.
+-- Whether a message is new to a consumer. Writes the marker in the transaction that runs this.
 SELECT semel.semel_once($1, $2, $3)

@@ -1,2 +1,2 @@
--- An event, as part of the transaction that this is sent in.
+-- Writes an event in the transaction that runs this.
 SELECT semel.semel_publish($1, $2, $3, $4)

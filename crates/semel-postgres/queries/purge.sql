@@ -1,5 +1,5 @@
--- Removes tombstones whose time is over, and what is told of them. A CHECK sees to it that only
--- a tombstone has one.
+-- Deletes tombstones whose retention ended, and their history. A CHECK allows `purge_at` only on a
+-- tombstone.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
@@ -7,7 +7,7 @@ due AS MATERIALIZED (
     SELECT operations.key_hash
     FROM semel.operations
     WHERE operations.purge_at IS NOT NULL
-      AND operations.purge_at <= (SELECT now FROM clock) -- guard: the tombstone's time is over
+      AND operations.purge_at <= (SELECT now FROM clock) -- guard: the tombstone's retention ended
     ORDER BY operations.purge_at
     LIMIT $2
     FOR UPDATE OF operations SKIP LOCKED

@@ -1,4 +1,4 @@
--- An event from elsewhere is remembered, or was already: of any number of deliveries one inserts.
+-- Stores an incoming message once: of any number of deliveries one inserts.
 INSERT INTO semel.inbox (source, id, payload, received_at, due_at, forget_at)
 SELECT $2, $3, $4, clock.now, clock.now + $5::bigint, clock.now + $6::bigint
 FROM (

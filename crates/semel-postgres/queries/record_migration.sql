@@ -1,2 +1,2 @@
--- Says that a migration was applied, in the transaction that applied it.
+-- Records that a migration was applied, in the transaction that applied it.
 INSERT INTO semel.migrations (version) VALUES ($1)

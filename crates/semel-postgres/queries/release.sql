@@ -1,4 +1,4 @@
--- The holders have proof that nothing happened: the next request may execute.
+-- Releases attempts that provably had no effect: the next request executes.
 UPDATE semel.operations
 SET status = 'failed_retryable', error_code = word.code, updated_at = clock.now,
     expires_at = clock.now + operations.replay_us
@@ -9,7 +9,7 @@ CROSS JOIN unnest($2::uuid[], $3::bigint[], $4::text[])
     AS word (id, attempt, code)
 WHERE operations.id = word.id
   AND operations.attempt = word.attempt -- guard: the fence
-  AND operations.status = 'in_progress' -- guard: only an execution has a holder
+  AND operations.status = 'in_progress' -- guard: only a record in progress has a holder
 RETURNING
     operations.id,
     CASE WHEN operations.awaited THEN pg_notify('semel', 'ended ' || operations.id)::text END,

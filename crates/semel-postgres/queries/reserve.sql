@@ -1,12 +1,12 @@
--- Many requests to execute, in one statement: each inserts, or takes over, or is told what is
--- there. A request that none of the branches answers met another one in the same instant, and
--- is asked again: the snapshot of this statement is older than the winner's row.
+-- Reserves for many requests in one statement: each inserts, takes over the record, or gets the
+-- record that exists. A request without a row in the result met another one in the same instant,
+-- and is sent again: the snapshot of this statement is older than the winner's row.
 --
--- A row that somebody holds is passed over, not waited for: an application may hold its own
--- in a long transaction, and nobody else's request has to wait for that.
+-- Locked rows are skipped: an application may hold its own row in a long transaction, and other
+-- requests must not wait for that.
 --
--- The requests come ordered by hash, so that two of these statements wait for each other's
--- insertions in one order only.
+-- The requests are ordered by hash, so that two of these statements cannot deadlock on each other's
+-- insertions.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
@@ -27,7 +27,7 @@ found AS MATERIALIZED (
     FROM request
     JOIN semel.operations ON operations.key_hash = request.key_hash
 ),
--- What a request may change: its own row, with its fingerprint, where nobody holds it.
+-- The rows that a request may change: its own, with its fingerprint, and not locked.
 ready AS MATERIALIZED (
     SELECT
         found.*,
@@ -42,19 +42,19 @@ ready AS MATERIALIZED (
     CROSS JOIN clock
     -- Most retries end here, without a second look at the row.
     WHERE ((found.record).status <> 'completed' OR found.begins_anew)
-      AND (operations.scope, operations.tenant, operations.key, operations.scope = 'tenant' OR operations.operation = found.operation) = (found.scope, found.tenant, found.key, true) -- guard: a hash alone is not trusted
-      AND ((operations.fingerprint, operations.fingerprint_version) = (found.fingerprint, found.fingerprint_version) OR (found.nth, operations.fingerprint, operations.fingerprint_version) IN (SELECT * FROM unnest($17::bigint[], $18::bytea[], $19::integer[]))) -- guard: misuse first
+      AND (operations.scope, operations.tenant, operations.key, operations.scope = 'tenant' OR operations.operation = found.operation) = (found.scope, found.tenant, found.key, true) -- guard: the identity matches, not only its hash
+      AND ((operations.fingerprint, operations.fingerprint_version) = (found.fingerprint, found.fingerprint_version) OR (found.nth, operations.fingerprint, operations.fingerprint_version) IN (SELECT * FROM unnest($17::bigint[], $18::bytea[], $19::integer[]))) -- guard: the fingerprint matches
       AND CASE operations.status
           WHEN 'failed_retryable' THEN true
-          WHEN 'in_progress' THEN operations.locked_until <= clock.now -- guard: the owner is silent
-          WHEN 'completed' THEN found.begins_anew AND operations.expires_at <= clock.now -- guard: the window is over
-          WHEN 'expired' THEN found.begins_anew -- guard: only where the policy says so
-          ELSE false -- guard: unknown is closed
+          WHEN 'in_progress' THEN operations.locked_until <= clock.now -- guard: the lease expired
+          WHEN 'completed' THEN found.begins_anew AND operations.expires_at <= clock.now -- guard: the replay window ended
+          WHEN 'expired' THEN found.begins_anew -- guard: only where the policy allows it
+          ELSE false -- guard: an unknown record is never granted
       END
     FOR UPDATE OF operations SKIP LOCKED
 ),
--- The next attempt: the one before is proven not to have executed, or left a point to go on
--- from. Of any number of requests one finds the row free.
+-- The next attempt: the one before provably did not execute, or left a recovery point. Of any
+-- number of requests one finds the row free.
 granted AS (
     UPDATE semel.operations
     SET status = 'in_progress', attempt = operations.attempt + 1, owner = ready.owner,
@@ -68,8 +68,8 @@ granted AS (
       AND ready.verb IN ('again', 'resumed')
     RETURNING ready.nth, ready.verb, operations AS record
 ),
--- The owner is silent, and a retry noticed before the sweeper did. It may have executed, so
--- nobody executes again.
+-- The lease expired, and a retry notices before the sweep. The attempt may have executed, so no
+-- request executes again.
 lost AS (
     UPDATE semel.operations
     SET status = 'unknown', reconcile_after = clock.now, reconcile_attempts = 0,
@@ -80,7 +80,8 @@ lost AS (
       AND ready.verb = 'lost'
     RETURNING ready.nth, ready.verb, operations AS record
 ),
--- A new operation under a key whose window is over. It has a new id, so the old fence is dead.
+-- A new record under a key whose replay window ended. It has a new id, so that the old fencing
+-- token is invalid.
 anew AS (
     UPDATE semel.operations
     SET id = ready.id, scope = ready.scope, tenant = ready.tenant, operation = ready.operation,
@@ -100,8 +101,8 @@ anew AS (
       AND ready.verb = 'anew'
     RETURNING ready.nth, ready.verb, ready.found_id, operations AS record
 ),
--- The first attempt. The primary key is the lock: of any number of requests at once one
--- inserts, and all others insert nothing.
+-- The first attempt. The primary key is the lock: of any number of requests at once one inserts,
+-- and the others insert nothing.
 begun AS (
     INSERT INTO semel.operations (
         key_hash, id, scope, tenant, operation, key, fingerprint, fingerprint_version, owner,
@@ -119,26 +120,26 @@ begun AS (
     RETURNING id
 )
 SELECT
-    told.how, told.nth, told.begun, clock.now,
-    (told.record).id, (told.record).scope, (told.record).tenant, (told.record).operation,
-    (told.record).key, (told.record).fingerprint_version, (told.record).fingerprint,
-    (told.record).status, (told.record).attempt, (told.record).owner,
-    (told.record).locked_until, (told.record).resume_us, (told.record).recovery_point,
-    (told.record).recovery_data, (told.record).response_status, (told.record).response_headers,
-    (told.record).response_body, (told.record).schema_version, (told.record).resource_type,
-    (told.record).resource_id, (told.record).error_code, (told.record).reconcile_after,
-    (told.record).reconcile_attempts, (told.record).dead_lettered_at,
-    (told.record).resolved_by, (told.record).replay_us, (told.record).body_us,
-    (told.record).tombstone_us, (told.record).created_at, (told.record).updated_at,
-    (told.record).completed_at, (told.record).expires_at, (told.record).body_expires_at,
-    (told.record).purge_at,
-    CASE WHEN told.how = 'lost' AND (told.record).awaited THEN pg_notify('semel', 'ended ' || (told.record).id)::text END,
-    -- What is out of the ordinary is told, and what is told of an operation goes with it.
-    CASE told.how
-        WHEN 'again' THEN semel.tell((told.record).id, clock.now, (told.record).attempt, 'reattempted', 'client', NULL, NULL, NULL)::text
-        WHEN 'resumed' THEN semel.tell((told.record).id, clock.now, (told.record).attempt, 'resumed', 'client', NULL, NULL, NULL)::text
-        WHEN 'lost' THEN semel.tell((told.record).id, clock.now, (told.record).attempt, 'unknown', 'client', (told.record).error_code, NULL, NULL)::text
-        WHEN 'anew' THEN semel.forget_history(told.gone)::text
+    outcome.how, outcome.nth, outcome.begun, clock.now,
+    (outcome.record).id, (outcome.record).scope, (outcome.record).tenant, (outcome.record).operation,
+    (outcome.record).key, (outcome.record).fingerprint_version, (outcome.record).fingerprint,
+    (outcome.record).status, (outcome.record).attempt, (outcome.record).owner,
+    (outcome.record).locked_until, (outcome.record).resume_us, (outcome.record).recovery_point,
+    (outcome.record).recovery_data, (outcome.record).response_status, (outcome.record).response_headers,
+    (outcome.record).response_body, (outcome.record).schema_version, (outcome.record).resource_type,
+    (outcome.record).resource_id, (outcome.record).error_code, (outcome.record).reconcile_after,
+    (outcome.record).reconcile_attempts, (outcome.record).dead_lettered_at,
+    (outcome.record).resolved_by, (outcome.record).replay_us, (outcome.record).body_us,
+    (outcome.record).tombstone_us, (outcome.record).created_at, (outcome.record).updated_at,
+    (outcome.record).completed_at, (outcome.record).expires_at, (outcome.record).body_expires_at,
+    (outcome.record).purge_at,
+    CASE WHEN outcome.how = 'lost' AND (outcome.record).awaited THEN pg_notify('semel', 'ended ' || (outcome.record).id)::text END,
+    -- Unusual transitions go into the history; a record that is replaced loses its history.
+    CASE outcome.how
+        WHEN 'again' THEN semel.tell((outcome.record).id, clock.now, (outcome.record).attempt, 'reattempted', 'client', NULL, NULL, NULL)::text
+        WHEN 'resumed' THEN semel.tell((outcome.record).id, clock.now, (outcome.record).attempt, 'resumed', 'client', NULL, NULL, NULL)::text
+        WHEN 'lost' THEN semel.tell((outcome.record).id, clock.now, (outcome.record).attempt, 'unknown', 'client', (outcome.record).error_code, NULL, NULL)::text
+        WHEN 'anew' THEN semel.forget_history(outcome.gone)::text
     END
 FROM clock
 CROSS JOIN (
@@ -151,4 +152,4 @@ CROSS JOIN (
     SELECT verb, nth, NULL, found_id, record FROM anew
     UNION ALL
     SELECT 'found', nth, NULL, NULL, record FROM found
-) AS told
+) AS outcome

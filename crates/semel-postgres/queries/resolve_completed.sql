@@ -1,5 +1,5 @@
--- It happened: the verdict's response is what every retry is given. Whoever looks from outside
--- often does not know what the executor had named.
+-- The verdict is that the attempt executed: retries get the verdict's response. A reconciler often
+-- does not know the resource, so the one that the executor named is kept.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
@@ -15,8 +15,8 @@ done AS (
         error_code = NULL, dead_lettered_at = NULL, resolved_by = $10
     FROM clock
     WHERE id = $2
-      AND attempt = $3 -- guard: a verdict is about one attempt
-      AND status = 'unknown' -- guard: only what is unknown is decided
+      AND attempt = $3 -- guard: a verdict applies to one attempt
+      AND status = 'unknown' -- guard: only an unknown record is resolved
     RETURNING id, attempt, awaited, error_code, clock.now
 )
 SELECT

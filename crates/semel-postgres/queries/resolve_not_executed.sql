@@ -1,4 +1,4 @@
--- It is proven that it did not happen: the next request may execute.
+-- The verdict is that the attempt did not execute: the next request executes.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
@@ -8,8 +8,8 @@ done AS (
         expires_at = clock.now + replay_us, dead_lettered_at = NULL, resolved_by = $5
     FROM clock
     WHERE id = $2
-      AND attempt = $3 -- guard: a verdict is about one attempt
-      AND status = 'unknown' -- guard: only what is unknown is decided
+      AND attempt = $3 -- guard: a verdict applies to one attempt
+      AND status = 'unknown' -- guard: only an unknown record is resolved
     RETURNING id, attempt, awaited, error_code, clock.now
 )
 SELECT

@@ -1,2 +1,2 @@
--- Neither the application's rows nor a completion.
+-- Writes neither the application's rows nor a completion.
 ROLLBACK

@@ -1,2 +1,2 @@
--- From here on an effect can be undone, with its marker, whatever became of it.
+-- The effect and its marker after this can be rolled back without the rest of the transaction.
 SAVEPOINT semel_once

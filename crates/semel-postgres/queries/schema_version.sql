@@ -1,2 +1,2 @@
--- The newest migration that this database has seen; no row where it has seen none.
+-- The newest migration that was applied to this database; no row where none was.
 SELECT version FROM semel.migrations ORDER BY version DESC LIMIT 1

@@ -1,6 +1,6 @@
--- What every connection of the store begins with. Plans are pinned: one that was made while the
--- table was empty would read it whole, for as long as the connection lives. A server that is
--- told not to wait for its disk is told otherwise, since a grant that is lost is granted again.
+-- The settings of every connection of the store. Plans are pinned: a plan that was made while the
+-- table was empty would scan the whole table for as long as the connection lives. A server with
+-- `synchronous_commit = off` is set to `on`, since a grant that is lost would be granted again.
 SELECT
     set_config('search_path', 'pg_catalog', false),
     set_config('default_transaction_isolation', 'read committed', false),

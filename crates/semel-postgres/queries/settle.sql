@@ -1,5 +1,5 @@
--- Nothing more is to be done with an event: only its id is kept.
+-- Marks a message as handled: only its id is kept.
 UPDATE semel.inbox
 SET payload = NULL
-WHERE source = $1 -- guard: another sender may use the same id
-  AND id = $2 -- guard: one event
+WHERE source = $1 -- guard: one sender's
+  AND id = $2 -- guard: one message

@@ -1,16 +1,16 @@
--- Executions whose owner is silent become unknown, longest due first. What another worker
--- or the owner itself holds is passed over, and so is what still waits for somebody who resumes it.
+-- Marks records whose lease expired as unknown, longest expired first. Skips rows that another
+-- worker or the owner has locked, and records that may still be resumed.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),
 due AS MATERIALIZED (
     SELECT operations.key_hash
     FROM semel.operations
-    WHERE operations.status = 'in_progress' -- guard: only an execution is lost
-      -- All that can be due, for the index. Taken from now, since no sum of two times is safe.
+    WHERE operations.status = 'in_progress' -- guard: only a record in progress
+      -- Implied by the next condition; for the index. Subtracts from now, since a sum may overflow.
       AND operations.locked_until <= (SELECT now FROM clock)
-      AND operations.locked_until <= (SELECT now FROM clock) - coalesce(operations.resume_us, 0) -- guard: nobody resumes it any more
-    -- What is sorted is what is due, not what is stored.
+      AND operations.locked_until <= (SELECT now FROM clock) - coalesce(operations.resume_us, 0) -- guard: the time to resume is over
+    -- Sorts only the due rows.
     ORDER BY operations.locked_until + coalesce(operations.resume_us, 0)
     LIMIT $2
     FOR UPDATE OF operations SKIP LOCKED

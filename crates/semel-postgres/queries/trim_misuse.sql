@@ -1,5 +1,5 @@
--- Removes those whose last misuse is longest ago, where there are more than are kept. What another
--- adds to at this moment is passed over: nobody waits, and the next one finds it.
+-- Deletes the oldest misuse beyond the number that is kept. Skips rows that another process
+-- updates at the moment: the next run deletes them.
 WITH over AS MATERIALIZED (
     SELECT tenant, operation_hash
     FROM semel.misuse

@@ -1,5 +1,5 @@
--- Somebody waits for the end of an attempt and is to be told. A row that is held is about to
--- end anyway; whoever waits looks for itself now and then.
+-- Asks for a notification when an attempt ends. Skips a locked row, which is about to end anyway:
+-- waiting requests also poll.
 UPDATE semel.operations
 SET awaited = true
 WHERE key_hash = (

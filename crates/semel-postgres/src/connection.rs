@@ -1,4 +1,4 @@
-//! Connections: where to, how secured, and what each begins with.
+//! Connections: address, TLS, and session settings.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,39 +12,39 @@ use crate::error::{Error, Failure};
 use crate::queries::{Queries, Statements};
 use crate::tls::{self, Trust};
 
-/// How long a connection may take to come about, with everything it begins with.
+/// How long connecting may take, with settings and prepared statements.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long the server lets one statement run. Every one of ours takes milliseconds; one that
-/// does not stands behind a lock or a disk, and its caller is better told so.
+/// How long the server lets one statement run. The store's statements take milliseconds; one that
+/// takes longer waits for a lock or a disk, and its caller should get an error.
 const STATEMENT_TIMEOUT: &str = "5s";
 
-/// How long a statement waits for a row that somebody holds: only an application's own
-/// transaction holds one for long, and others share the statement.
+/// How long a statement waits for a row lock: only an application's transaction holds one for long,
+/// and other calls share the statement.
 const LOCK_TIMEOUT: &str = "250ms";
 
-/// When a silent peer is asked whether it is still there.
+/// When TCP probes an idle connection.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// What a statement of the store says to a server it has not met before.
+/// The settings of every connection.
 const SESSION: &str = include_str!("../queries/session.sql");
 
-/// How to get a connection.
+/// Opens connections.
 pub(crate) struct Connector {
     config: Config,
     tls: MakeRustlsConnect,
     queries: Queries,
-    /// Host and database, for people.
+    /// Host and database, for messages.
     pub(crate) address: Box<str>,
 }
 
-/// A connection with everything prepared.
+/// A connection with all statements prepared.
 pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) sql: Statements,
 }
 
-/// What drives a connection, and hears what the server says unasked.
+/// Drives a connection, and receives the server's notifications.
 pub(crate) type Driver =
     Connection<Socket, <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<Socket>>::Stream>;
 
@@ -55,7 +55,9 @@ impl Connector {
             .parse()
             .map_err(|error| Error::Address(crate::error::chain(&error).into()))?;
         if config.get_hosts().is_empty() {
-            return Err(Error::Address("it names no host".into()));
+            return Err(Error::Address(
+                "it has no host; write postgres://user@host/database".into(),
+            ));
         }
         config
             .connect_timeout(CONNECT_WITHIN)
@@ -67,8 +69,8 @@ impl Connector {
         let trust = match (config.get_ssl_mode(), root) {
             (_, Some(file)) => Trust::File(file),
             (SslMode::Require, None) => Trust::System,
-            // Nobody asked for more than what hides from those who only listen.
-            (_, None) => Trust::Anyone,
+            // `prefer` or `disable`: nothing to verify against.
+            (_, None) => Trust::AnyCertificate,
         };
         Ok(Self {
             address: address(&config).into(),
@@ -78,22 +80,22 @@ impl Connector {
         })
     }
 
-    /// A bare connection, and what drives it.
+    /// A bare connection and its driver.
     pub(crate) async fn connect(&self) -> Result<(Client, Driver), tokio_postgres::Error> {
         self.config.connect(self.tls.clone()).await
     }
 
-    /// A connection that is driven by a task of its own, with nothing prepared.
+    /// A connection that a spawned task drives, without prepared statements.
     pub(crate) async fn client(&self) -> Result<Client, tokio_postgres::Error> {
         let (client, driver) = self.connect().await?;
         tokio::spawn(async move {
-            // The error reaches whoever waits for an answer.
+            // The callers that wait for an answer get the error.
             let _ = driver.await;
         });
         Ok(client)
     }
 
-    /// A connection with everything prepared.
+    /// A connection with all statements prepared.
     pub(crate) async fn session(&self) -> Result<Session, Failure> {
         let connecting = async {
             let client = self.client().await?;
@@ -103,26 +105,26 @@ impl Connector {
         connected.unwrap_or(Err(Failure::Broken(None)))
     }
 
-    /// Makes a connection one of the store's.
+    /// Sets up a connection and prepares the statements.
     pub(crate) async fn begin(&self, client: Client) -> Result<Session, Failure> {
         client
             .query_one(SESSION, &[&STATEMENT_TIMEOUT, &LOCK_TIMEOUT])
             .await?;
-        // Boxed: two dozen statements that are prepared at once take some room.
+        // Boxed: the future that prepares all statements at once is large.
         let sql = Box::pin(Statements::prepare(&client, &self.queries)).await?;
         Ok(Session { client, sql })
     }
 }
 
-/// A URL without what the driver does not know.
+/// A URL without the parameters that the driver does not know.
 #[derive(Debug, PartialEq, Eq)]
 struct Location {
     url: String,
     root: Option<PathBuf>,
 }
 
-/// Takes `sslrootcert` out of a URL. `verify-ca` and `verify-full` are what we do whenever TLS is
-/// required: a certificate that is not checked protects from nobody who matters.
+/// Takes `sslrootcert` out of a URL. `verify-ca` and `verify-full` mean the same as `require` here,
+/// which always verifies the certificate and the host name.
 fn locate(url: &str) -> Location {
     let Some((base, query)) = url.split_once('?') else {
         return Location {
@@ -163,7 +165,7 @@ fn address(config: &Config) -> String {
     format!("{}/{database}", hosts.join(","))
 }
 
-/// Shared, so that a lane can be given away.
+/// Shared by the connection workers.
 pub(crate) type Shared = Arc<Connector>;
 
 #[cfg(test)]
@@ -171,7 +173,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_driver_does_not_know_is_taken_out() {
+    fn parameters_unknown_to_the_driver_are_removed() {
         let found = locate("postgres://u@h/d?sslmode=verify-full&sslrootcert=/etc/ca.pem&x=1");
         assert_eq!(found.url, "postgres://u@h/d?sslmode=require&x=1");
         assert_eq!(found.root, Some(PathBuf::from("/etc/ca.pem")));
@@ -179,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn an_address_shows_no_password() {
+    fn the_address_in_messages_has_no_password() {
         let url = "postgres://alice:secret@db1:5433,db2/shop";
         let connector = Connector::new(url, Queries::default()).unwrap();
         assert_eq!(&*connector.address, "db1:5433,db2:5432/shop");
     }
 
     #[test]
-    fn nonsense_is_refused_in_words() {
+    fn invalid_addresses_are_refused() {
         for url in [
             "postgres://",
             "postgres://h:port/d",

@@ -1,30 +1,30 @@
-//! What goes wrong with a server, in words for the person who has to mend it.
+//! Errors of opening a store, and why a batch of calls failed.
 
 use std::sync::Arc;
 
 use tokio_postgres::error::{Severity, SqlState};
 
-/// Why a store could not be opened. The password is in none of these.
+/// Why a store could not be opened. No message contains the password.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The address makes no sense.
+    /// The address is invalid.
     #[error("the address of the database cannot be used: {0}")]
     Address(Box<str>),
-    /// Nobody answers there, or the one who does refuses us.
+    /// The server does not answer, or refuses the connection.
     #[error(
         "cannot connect to {address}: {reason}. Check that the server runs, and the user and password"
     )]
     Connect {
         /// Host and database.
         address: Box<str>,
-        /// What the driver and the server say.
+        /// The message of the driver or the server.
         reason: Box<str>,
     },
-    /// The certificates that are to be trusted cannot be read.
+    /// The root certificates cannot be read.
     #[error("the certificates to trust cannot be read: {0}")]
     Certificates(Box<str>),
-    /// The server is older than what Semel's statements need.
+    /// The server is too old for Semel's statements.
     #[error("{address} is PostgreSQL {found}, and Semel needs 13 or newer")]
     TooOld {
         /// Host and database.
@@ -40,17 +40,17 @@ pub enum Error {
         /// Host and database.
         address: Box<str>,
     },
-    /// The schema is not there or too old, and this user may not create it.
+    /// The schema is missing or too old, and this user may not create it.
     #[error(
         "the schema in {address} cannot be created or upgraded: {reason}. Let a user who may run `semel migrate --store URL`"
     )]
     Migrate {
         /// Host and database.
         address: Box<str>,
-        /// What the driver and the server say.
+        /// The message of the driver or the server.
         reason: Box<str>,
     },
-    /// A newer Semel wrote the schema.
+    /// A newer Semel created the schema.
     #[error(
         "{address} has schema version {found}, and this Semel knows up to {supported}. It was left as it is: run the newer version"
     )]
@@ -62,15 +62,15 @@ pub enum Error {
         /// The newest version known here.
         supported: i64,
     },
-    /// The connection was made, and what a store begins with failed.
+    /// The connection was opened, but setting it up failed.
     #[error("the store cannot start: {0}")]
     Start(Box<str>),
-    /// No thread could be had.
+    /// The thread could not be started.
     #[error("the operating system refused a thread: {0}")]
     Thread(#[from] std::io::Error),
 }
 
-/// An error and what it comes from: the driver keeps the reason in its sources.
+/// An error with its sources: the driver keeps the reason there.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut next = error.source();
@@ -85,26 +85,26 @@ pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Why a group of calls did not do what it should.
+/// Why a batch of calls failed.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// The server said no, and rolled back.
+    /// The server refused, and rolled back.
     Refused(Arc<tokio_postgres::Error>),
     /// The connection broke, or did not answer in time: a write may have been committed.
     Broken(Option<Arc<tokio_postgres::Error>>),
-    /// What is stored cannot be right. Nothing was built on it.
+    /// The stored data is invalid. Nothing was decided by it.
     Corrupt(Box<str>),
-    /// Others were faster again and again.
+    /// Other requests were faster again and again.
     Contended,
 }
 
 impl Failure {
-    /// Whether the connection is of no further use.
+    /// Whether the connection cannot be used any more.
     pub(crate) fn breaks_the_connection(&self) -> bool {
         matches!(self, Self::Broken(_))
     }
 
-    /// Whether the same again may well succeed: another transaction stood in the way.
+    /// Whether a retry may succeed: another transaction was in the way.
     pub(crate) fn is_passing(&self) -> bool {
         match self {
             Self::Refused(error) => matches!(
@@ -128,8 +128,10 @@ impl Failure {
     fn into_error(self, writes: bool) -> semel_core::Error {
         match self {
             Self::Corrupt(reason) => semel_core::Error::Corrupt { reason },
-            Self::Contended => unavailable("others want the same operation at once", None),
-            Self::Refused(error) => unavailable(in_words(&error), Some(error)),
+            Self::Contended => {
+                unavailable("too many requests for the same key at once; retry", None)
+            }
+            Self::Refused(error) => unavailable(describe(&error), Some(error)),
             Self::Broken(error) if writes => semel_core::Error::Ambiguous {
                 reason: "the connection to PostgreSQL broke before it answered".into(),
                 source: error.map(Into::into),
@@ -141,7 +143,7 @@ impl Failure {
 
 impl From<tokio_postgres::Error> for Failure {
     fn from(error: tokio_postgres::Error) -> Self {
-        // An error that ends the session may come after its commit; a plain one never does.
+        // An error that ends the session may come after its commit; one of severity ERROR never does.
         let plain = error
             .as_db_error()
             .is_some_and(|error| matches!(error.parsed_severity(), Some(Severity::Error)));
@@ -164,16 +166,16 @@ pub(crate) fn unavailable(
     }
 }
 
-fn in_words(error: &tokio_postgres::Error) -> &'static str {
+fn describe(error: &tokio_postgres::Error) -> &'static str {
     match error.code() {
         Some(&SqlState::LOCK_NOT_AVAILABLE) => {
-            "a transaction of the application's holds this operation"
+            "a transaction of the application has locked this record"
         }
         Some(&SqlState::QUERY_CANCELED) => "PostgreSQL took too long",
         Some(&SqlState::DISK_FULL) => "PostgreSQL's disk is full",
         Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => "PostgreSQL has become read-only",
         Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => {
-            "the schema is gone; run `semel migrate`"
+            "the schema is missing; run `semel migrate`"
         }
         Some(&SqlState::INSUFFICIENT_PRIVILEGE) => "this user may not write to the schema",
         Some(_) | None => "PostgreSQL refused the statement",

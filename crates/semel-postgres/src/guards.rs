@@ -7,12 +7,12 @@ use semel_testkit::ManualClock;
 use semel_testkit::conformance::outbox::Publisher;
 use semel_testkit::conformance::{Fixture, Harness, Scale};
 use semel_testkit::database::{Database, server};
-use semel_testkit::guards::{self, Hash, Share, Statement};
+use semel_testkit::guards::{Guards, Hash, Statement};
 
 use crate::queries::Queries;
 use crate::{Options, Postgres};
 
-/// Fewer would mean that the marks are no longer found.
+/// Fewer would mean that the marks are not found any more.
 const GUARDS_AT_LEAST: usize = 92;
 
 /// A store with these statements.
@@ -25,7 +25,7 @@ impl Harness for Altered {
     type Store = Postgres;
 
     async fn fresh(&self) -> Fixture<Postgres> {
-        let database = Database::reused().await.unwrap();
+        let database = Database::pooled(&crate::schema()).await.unwrap();
         let clock = ManualClock::default();
         let mut options = Options::new(&database.url).clock(Arc::new(clock.clone()));
         options.queries = self.queries.clone();
@@ -59,39 +59,40 @@ fn altered(change: Option<Statement>, identity_hash: Hash) -> Altered {
     }
 }
 
-/// Looks at one share of the statements.
-async fn look_at(nth: usize) {
-    if server().is_none() {
-        return;
-    }
+fn guards() -> Guards<Altered> {
     let mut queries = Queries::default();
-    let statements: Vec<_> = queries
-        .each()
-        .into_iter()
-        .map(|(name, sql)| (name, *sql))
-        .collect();
-    let share = Share { nth, of: 4 };
-    guards::are_all_needed(&statements, share, GUARDS_AT_LEAST, altered).await;
+    let statements = queries.each().into_iter().map(|(name, sql)| (name, *sql));
+    Guards {
+        statements: statements.collect(),
+        detectors: include_str!("guards/detectors.txt"),
+        alter: altered,
+    }
 }
 
-mod the_suite_fails_without_any_one_guard {
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn of_the_first_share() {
-        super::look_at(0).await;
+fn check(statement: &str) {
+    if server().is_some() {
+        guards().check(statement);
     }
+}
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn of_the_second_share() {
-        super::look_at(1).await;
+#[test]
+fn the_suite_passes_with_every_guard() {
+    if server().is_some() {
+        guards().check_detectors();
     }
+}
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn of_the_third_share() {
-        super::look_at(2).await;
-    }
+#[test]
+fn every_guard_has_a_test_and_a_detector() {
+    guards().check_tables(WITH_GUARDS, GUARDS_AT_LEAST);
+}
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn of_the_fourth_share() {
-        super::look_at(3).await;
-    }
+semel_testkit::guard_tests! {
+    check:
+    reserve list list_unknown list_in_progress history complete release evict mark_unknown
+    heartbeat advance record_refusal sweep claim_abandoned claim_due resolve_completed
+    resolve_not_executed resolve_still_unknown dead_letter expire drop_bodies purge erase
+    audit_reveal settle claim_parked forget acquire_relay_lease claim_events mark_sent hold_back dead_letter_event
+    dead_events revive release_relay_lease activity forget_activity forget_misuses scan_records acquire_scan_lease
+    publish_record_counts
 }

@@ -1,5 +1,5 @@
-//! What the holders of attempts say. Each verb is one guarded statement for all who say it at
-//! once; where it finds no row, the record tells why.
+//! The writes of attempt holders. Each verb is one guarded statement for a batch of writes; where it
+//! finds no row, the record shows why.
 
 use std::collections::{HashMap, HashSet};
 use std::mem::discriminant;
@@ -20,38 +20,38 @@ use tokio_postgres::{Row, Statement};
 use uuid::Uuid;
 
 use crate::connection::Session;
+use crate::connection_worker::Workload;
 use crate::error::{Failure, unavailable};
-use crate::lane::Kind;
 use crate::row::{self, uuid};
 use crate::time::Time;
 
-/// What a holder says.
+/// What a holder writes.
 #[derive(Clone)]
 pub(crate) enum Verb {
-    /// How it ended.
+    /// The outcome.
     Complete(Completion),
-    /// Nothing happened.
+    /// The attempt had no effect.
     Release(Code),
-    /// Nothing happened, and nothing is to be remembered.
+    /// The attempt had no effect, and its record is to be deleted.
     Evict(Code),
-    /// It may have happened, and this may have been created.
+    /// The attempt may have had an effect, and may have created this resource.
     MarkUnknown(Code, Option<Resource>),
-    /// The owner is alive.
+    /// Renews the lease.
     Heartbeat(Duration),
-    /// A phase committed.
+    /// A phase committed, and left this recovery point.
     Advance(RecoveryPoint),
 }
 
-/// A word that waits to be written.
-pub(crate) struct Word {
+/// A write that waits for its answer.
+pub(crate) struct HolderWrite {
     pub(crate) fence: Fence,
     pub(crate) verb: Verb,
     pub(crate) reply: oneshot::Sender<Result<Held>>,
     pub(crate) tries: u32,
 }
 
-impl Word {
-    /// As the pure function has it.
+impl HolderWrite {
+    /// The same as an event of the state machine.
     fn event(&self) -> Event {
         let fence = self.fence;
         match self.verb.clone() {
@@ -65,84 +65,83 @@ impl Word {
     }
 }
 
-/// The lanes for what holders say.
-pub(crate) struct Saying;
+/// The workload of the workers that write for holders.
+pub(crate) struct HolderWrites;
 
-impl Kind for Saying {
-    type Call = Word;
+impl Workload for HolderWrites {
+    type Call = HolderWrite;
 
     /// As for reservations.
-    const MOST: usize = 256;
+    const MAX_BATCH: usize = 256;
 
-    /// All with the verb of the first, one for each operation: of two words about one record
-    /// the second finds what the first left. In the order in which every statement takes its
-    /// locks.
-    fn batch(waiting: &mut Vec<Word>) -> Vec<Word> {
-        let Some(verb) = waiting.first().map(|word| discriminant(&word.verb)) else {
+    /// All with the verb of the first, one for each record: of two writes to one record the second
+    /// must see the first. Sorted in the order in which every statement takes its locks.
+    fn batch(waiting: &mut Vec<HolderWrite>) -> Vec<HolderWrite> {
+        let Some(verb) = waiting.first().map(|write| discriminant(&write.verb)) else {
             return Vec::new();
         };
         let mut named = HashSet::new();
         let mut batch: Vec<_> = waiting
-            .extract_if(.., |word| {
-                discriminant(&word.verb) == verb && named.insert(word.fence.id)
+            .extract_if(.., |write| {
+                discriminant(&write.verb) == verb && named.insert(write.fence.id)
             })
             .collect();
-        batch.sort_unstable_by_key(|word| word.fence.id);
+        batch.sort_unstable_by_key(|write| write.fence.id);
         batch
     }
 
     async fn perform(
         session: &mut Session,
         time: &Time,
-        batch: &mut Vec<Word>,
+        batch: &mut Vec<HolderWrite>,
     ) -> std::result::Result<(), Failure> {
-        let done: HashSet<OperationId> = say(session, time, batch)
+        let done: HashSet<OperationId> = write(session, time, batch)
             .await?
             .iter()
             .map(row::id)
             .collect::<std::result::Result<_, _>>()?;
         let mut refused = Vec::new();
-        for word in std::mem::take(batch) {
-            if done.contains(&word.fence.id) {
-                let _ = word.reply.send(Ok(Held::Applied));
+        for write in std::mem::take(batch) {
+            if done.contains(&write.fence.id) {
+                let _ = write.reply.send(Ok(Held::Applied));
             } else {
-                refused.push(word);
+                refused.push(write);
             }
         }
         *batch = refused;
         explain(session, time, batch).await
     }
 
-    fn tries(call: &mut Word) -> &mut u32 {
+    fn tries(call: &mut HolderWrite) -> &mut u32 {
         &mut call.tries
     }
 
-    fn fail(call: Word, failure: Failure) {
-        // Whoever said it may be gone.
+    fn fail(call: HolderWrite, failure: Failure) {
+        // The caller may have been dropped.
         let _ = call.reply.send(Err(failure.of_write()));
     }
 
-    fn refuse(call: Word, reason: &str) {
+    fn refuse(call: HolderWrite, reason: &str) {
         let _ = call.reply.send(Err(unavailable(reason, None)));
     }
 }
 
-/// Writes a batch of one verb; gives the rows of those that were written.
-async fn say(
+/// Writes a batch of one verb, and returns the rows that were written.
+async fn write(
     session: &Session,
     time: &Time,
-    batch: &[Word],
+    batch: &[HolderWrite],
 ) -> std::result::Result<Vec<Row>, Failure> {
     let now = time.given();
     let sql = &session.sql;
-    let ids: Vec<Uuid> = batch.iter().map(|word| uuid(word.fence.id)).collect();
+    let ids: Vec<Uuid> = batch.iter().map(|write| uuid(write.fence.id)).collect();
     let attempts: Vec<i64> = batch
         .iter()
-        .map(|word| i64::from(word.fence.attempt))
+        .map(|write| i64::from(write.fence.attempt))
         .collect();
     let columns = Columns::of(batch);
     let (statement, parameters): (&Statement, &[&(dyn ToSql + Sync)]) =
-        match batch.first().map(|word| &word.verb) {
+        match batch.first().map(|write| &write.verb) {
             None => return Ok(Vec::new()),
             Some(Verb::Complete(_)) => (
                 &sql.complete,
@@ -180,7 +179,7 @@ async fn say(
     Ok(session.client.query(statement, parameters).await?)
 }
 
-/// What a batch says, column by column. Only those of its verb are filled.
+/// A batch as columns. Only those of its verb are filled.
 #[derive(Default)]
 struct Columns<'w> {
     statuses: Vec<i32>,
@@ -195,10 +194,10 @@ struct Columns<'w> {
 }
 
 impl<'w> Columns<'w> {
-    fn of(batch: &'w [Word]) -> Self {
+    fn of(batch: &'w [HolderWrite]) -> Self {
         let mut columns = Self::default();
-        for word in batch {
-            columns.add(&word.verb);
+        for write in batch {
+            columns.add(&write.verb);
         }
         columns
     }
@@ -233,59 +232,59 @@ impl<'w> Columns<'w> {
     }
 }
 
-/// Tells those whose word was not written why, once it is in the history. What changed in between
-/// is left, to be said again.
+/// Answers the writes that were refused, once each refusal is in the history. Leaves writes in the
+/// batch that have become possible in between: the worker retries them.
 async fn explain(
     session: &Session,
     time: &Time,
-    batch: &mut Vec<Word>,
+    batch: &mut Vec<HolderWrite>,
 ) -> std::result::Result<(), Failure> {
     if batch.is_empty() {
         return Ok(());
     }
-    let mut records = find(session, batch.iter().map(|word| word.fence.id)).await?;
+    let mut records = find(session, batch.iter().map(|write| write.fence.id)).await?;
     let (mut refused, mut notes) = (Vec::new(), Vec::new());
-    for mut word in std::mem::take(batch) {
-        let record = records.remove(&word.fence.id);
-        if let Some(held) = verdict(record.clone(), &word) {
-            notes.extend(record.and_then(|record| remark(&record, held, &word)));
-            refused.push((word, held));
+    for mut write in std::mem::take(batch) {
+        let record = records.remove(&write.fence.id);
+        if let Some(held) = refusal(record.clone(), &write) {
+            notes.extend(record.and_then(|record| history_note(&record, held, &write)));
+            refused.push((write, held));
             continue;
         }
-        // What a later attempt cannot make forgotten, it hands back.
-        if let Verb::Evict(code) = &word.verb {
-            word.verb = Verb::Release(code.clone());
+        // A later attempt cannot evict the record: it releases it.
+        if let Verb::Evict(code) = &write.verb {
+            write.verb = Verb::Release(code.clone());
         }
-        batch.push(word);
+        batch.push(write);
     }
-    if let Err(failure) = tell(session, time, &notes).await {
-        batch.extend(refused.into_iter().map(|(word, _)| word));
+    if let Err(failure) = record_refusals(session, time, &notes).await {
+        batch.extend(refused.into_iter().map(|(write, _)| write));
         return Err(failure);
     }
-    for (word, held) in refused {
-        let _ = word.reply.send(Ok(held));
+    for (write, held) in refused {
+        let _ = write.reply.send(Ok(held));
     }
     Ok(())
 }
 
-/// What a refusal adds to the history of the record. When, the database says.
-fn remark(record: &Record, held: Held, word: &Word) -> Option<(OperationId, Note)> {
+/// The history entry of a refusal. The database sets its time.
+fn history_note(record: &Record, held: Held, write: &HolderWrite) -> Option<(OperationId, Note)> {
     match held {
         Held::Fenced(_) => {}
         Held::Applied | Held::Repeated => return None,
     }
     let now = Timestamp::from_micros(0);
-    history::fenced(record, &word.event(), now).map(|note| (record.id, note))
+    history::fenced(record, &write.event(), now).map(|note| (record.id, note))
 }
 
-/// Tells of refusals. A statement and a commit each, all on their way at once: one that holds a
-/// place in only one history cannot wait for another in a circle.
-async fn tell(
+/// Writes refusals into the histories. Each is a statement with a commit of its own, all sent at
+/// once: a statement that locks only one history cannot deadlock.
+async fn record_refusals(
     session: &Session,
     time: &Time,
     notes: &[(OperationId, Note)],
 ) -> std::result::Result<(), Failure> {
-    let telling = notes.iter().map(|(id, note)| async move {
+    let writes = notes.iter().map(|(id, note)| async move {
         let code = note.code.as_ref().map(Code::as_str);
         let parameters: [&(dyn ToSql + Sync); 6] = [
             &time.given(),
@@ -295,20 +294,23 @@ async fn tell(
             &&*note.actor,
             &code,
         ];
-        session.client.query(&session.sql.tell, &parameters).await
+        session
+            .client
+            .query(&session.sql.record_refusal, &parameters)
+            .await
     });
-    try_join_all(telling).await?;
+    try_join_all(writes).await?;
     Ok(())
 }
 
-/// Why a word was not written, as the record shows it now; nothing where it could be written.
-fn verdict(record: Option<Record>, word: &Word) -> Option<Held> {
-    match &word.verb {
-        // The same write again, or a write that comes too late: the pure function knows. When
-        // it is makes no difference to that.
+/// Why a write was refused, judging by the record; nothing where it is possible now.
+fn refusal(record: Option<Record>, write: &HolderWrite) -> Option<Held> {
+    match &write.verb {
+        // A repeated write, or one that comes too late: the pure function decides. The time makes
+        // no difference.
         Verb::Complete(completion) => {
             let now = Timestamp::from_micros(0);
-            let held = transition::complete(record, word.fence, completion.clone(), now).answer;
+            let held = transition::complete(record, write.fence, completion.clone(), now).answer;
             (held != Held::Applied).then_some(held)
         }
         Verb::Release(_)
@@ -317,14 +319,14 @@ fn verdict(record: Option<Record>, word: &Word) -> Option<Held> {
         | Verb::Heartbeat(_)
         | Verb::Advance(_) => {
             let ours = record.as_ref().is_some_and(|record| {
-                record.fence() == word.fence && record.state.status() == Status::InProgress
+                record.fence() == write.fence && record.state.status() == Status::InProgress
             });
             (!ours).then(|| Held::Fenced(Fenced::by(record.as_ref())))
         }
     }
 }
 
-/// The records of these names.
+/// The records with these ids.
 pub(crate) async fn find(
     session: &Session,
     ids: impl Iterator<Item = OperationId>,

@@ -1,31 +1,25 @@
-//! Events from elsewhere, once each.
+//! The inbox: each message from elsewhere is stored once.
 
 use semel_core::inbox::{Handling, Message, Parked, Receipt};
-use semel_core::store::Result;
 use semel_core::time::micros;
-use semel_core::{Backoff, Inbox, Timestamp};
+use semel_core::{Backoff, Timestamp};
 use tokio_postgres::types::ToSql;
 
-use crate::Postgres;
+use crate::command::Command;
 use crate::connection::Session;
-use crate::errand::Command;
 use crate::error::Failure;
 use crate::maintenance::{batch, bounded};
 use crate::row;
 use crate::time::Time;
 
-/// An event came in.
-struct Receive(Message, Handling);
+/// Stores a message, unless it was received before.
+pub(crate) struct Receive(pub(crate) Message, pub(crate) Handling);
 
 impl Command for Receive {
     type Answer = Receipt;
     const WRITES: bool = true;
 
-    async fn perform(
-        &self,
-        session: &mut Session,
-        time: &Time,
-    ) -> std::result::Result<Receipt, Failure> {
+    async fn perform(&self, session: &mut Session, time: &Time) -> Result<Receipt, Failure> {
         let Self(message, handling) = self;
         let parameters: [&(dyn ToSql + Sync); 6] = [
             &time.given(),
@@ -46,14 +40,14 @@ impl Command for Receive {
     }
 }
 
-/// Nothing more is to be done with an event.
-struct Settle(Box<str>, Box<str>);
+/// Marks a message as handled, by source and id.
+pub(crate) struct Settle(pub(crate) Box<str>, pub(crate) Box<str>);
 
 impl Command for Settle {
     type Answer = ();
     const WRITES: bool = true;
 
-    async fn perform(&self, session: &mut Session, _: &Time) -> std::result::Result<(), Failure> {
+    async fn perform(&self, session: &mut Session, _: &Time) -> Result<(), Failure> {
         let Self(source, id) = self;
         session
             .client
@@ -63,18 +57,14 @@ impl Command for Settle {
     }
 }
 
-/// Due events are handed to one worker.
-struct ClaimParked(Backoff, usize);
+/// Hands due messages to one worker.
+pub(crate) struct ClaimParked(pub(crate) Backoff, pub(crate) usize);
 
 impl Command for ClaimParked {
     type Answer = Vec<Parked>;
     const WRITES: bool = true;
 
-    async fn perform(
-        &self,
-        session: &mut Session,
-        time: &Time,
-    ) -> std::result::Result<Vec<Parked>, Failure> {
+    async fn perform(&self, session: &mut Session, time: &Time) -> Result<Vec<Parked>, Failure> {
         let Self(backoff, limit) = self;
         let Session { client, sql } = session;
         let transaction = client.transaction().await?;
@@ -85,8 +75,8 @@ impl Command for ClaimParked {
         let now = Timestamp::from_micros(now);
         let claimed = rows
             .iter()
-            .map(|row| row::parked(row).map(looked_at))
-            .collect::<std::result::Result<Vec<_>, _>>()?;
+            .map(|row| row::parked(row).map(count_try))
+            .collect::<Result<Vec<_>, _>>()?;
         let next: Vec<i64> = claimed
             .iter()
             .map(|Parked { message, tries, .. }| backoff.spread(message.seed(), *tries))
@@ -97,54 +87,29 @@ impl Command for ClaimParked {
         let ids: Vec<&str> = messages().map(|message| &*message.id).collect();
         let tries: Vec<i64> = claimed.iter().map(|parked| parked.tries.into()).collect();
         transaction
-            .execute(&sql.park, &[&sources, &ids, &next, &tries])
+            .execute(&sql.schedule_parked, &[&sources, &ids, &next, &tries])
             .await?;
         transaction.commit().await?;
         Ok(claimed)
     }
 }
 
-/// This look counts.
-fn looked_at(parked: Parked) -> Parked {
+/// Counts this try.
+fn count_try(parked: Parked) -> Parked {
     Parked {
         tries: parked.tries.saturating_add(1),
         ..parked
     }
 }
 
-/// Events whose time is over go.
-struct Forget(usize);
+/// Deletes messages whose retention ended.
+pub(crate) struct Forget(pub(crate) usize);
 
 impl Command for Forget {
     type Answer = usize;
     const WRITES: bool = true;
 
-    async fn perform(
-        &self,
-        session: &mut Session,
-        time: &Time,
-    ) -> std::result::Result<usize, Failure> {
+    async fn perform(&self, session: &mut Session, time: &Time) -> Result<usize, Failure> {
         batch(session, &session.sql.forget, self.0, time).await
-    }
-}
-
-impl Inbox for Postgres {
-    async fn receive(&self, message: Message, handling: Handling) -> Result<Receipt> {
-        let receive = Receive(message, handling);
-        self.inner.send(&self.inner.errands, receive).await
-    }
-
-    async fn settle(&self, source: &str, id: &str) -> Result<()> {
-        let settle = Settle(source.into(), id.into());
-        self.inner.send(&self.inner.errands, settle).await
-    }
-
-    async fn claim_parked(&self, backoff: Backoff, limit: usize) -> Result<Vec<Parked>> {
-        let claim = ClaimParked(backoff, limit);
-        self.inner.send(&self.inner.chores, claim).await
-    }
-
-    async fn forget(&self, limit: usize) -> Result<usize> {
-        self.inner.send(&self.inner.chores, Forget(limit)).await
     }
 }

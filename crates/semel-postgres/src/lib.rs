@@ -1,9 +1,8 @@
-//! The store of Semel in PostgreSQL: many processes, one truth.
+//! Semel's PostgreSQL store, for services that run as several processes.
 //!
 //! Every verb of the [state machine](semel_core::transition) is one guarded statement in a
-//! file of its own, and the database's clock decides. Calls share statements: what arrives
-//! while one is under way goes together in the next, so that a lone request waits for nobody
-//! and hundreds share a commit.
+//! file of its own, and the database's clock decides. Calls share statements: those that arrive
+//! while one runs share the next, so that a lone request does not wait and hundreds share a commit.
 //!
 //! ```no_run
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,16 +23,16 @@
 //! # }
 //! ```
 
+mod backend;
+mod command;
 mod connection;
-mod errand;
+mod connection_worker;
 mod error;
-mod figures;
 mod holder;
 mod inbox;
-mod lane;
-mod listen;
 mod maintenance;
 mod migrate;
+mod notify;
 mod once;
 mod outbox;
 mod publish;
@@ -42,6 +41,7 @@ mod queue;
 mod reader;
 mod reserve;
 mod row;
+mod statistics;
 mod store;
 mod time;
 mod tls;
@@ -67,8 +67,8 @@ use connection::Connector;
 use error::chain;
 use queries::Queries;
 
-/// A store in a PostgreSQL database. Clones share it; when the last one goes, what was accepted
-/// is finished and the connections are closed.
+/// A store in a PostgreSQL database. Clones share it; dropping the last one finishes the accepted
+/// calls and closes the connections.
 #[derive(Clone, Debug)]
 pub struct Postgres {
     inner: Arc<store::Inner>,
@@ -129,7 +129,7 @@ impl Options {
     }
 }
 
-/// The URL may hold a password, so nothing of it is shown.
+/// Without the URL: it may contain a password.
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Options")
@@ -138,13 +138,13 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// Creates or upgrades the schema, and says how many steps that took.
+/// Creates or upgrades the schema. Returns how many migrations were applied.
 ///
 /// # Errors
 /// See [`Error`].
 ///
 /// # Cancellation
-/// Dropping the future leaves the schema as it was, or whole.
+/// Dropping the future leaves the old schema or the new one.
 pub async fn migrate(url: &str) -> Result<usize, Error> {
     let connector = Connector::new(url, Queries::default())?;
     let mut client = connector.client().await.map_err(|error| Error::Connect {

@@ -1,25 +1,27 @@
-//! What happens out of band: each a guarded statement over a bounded batch, which passes over
-//! the rows that another worker holds.
+//! Background jobs and verdicts: guarded statements, over a bounded batch where there are many rows.
+//! They skip rows that another worker has locked.
 
 use std::time::Duration;
 
 use semel_core::history::{cut_evidence, cut_reason};
-use semel_core::store::{MAX_BATCH, Which};
+use semel_core::store::{MAX_BATCH, OperationFilter};
 use semel_core::time::micros;
 use semel_core::transition::{self, Completion, Resolution, Resolve, Verdict};
-use semel_core::{Backoff, By, Code, Fence, OperationId, Owner, Record, State, Timestamp, headers};
+use semel_core::{
+    Actor, Backoff, Code, Fence, OperationId, Owner, Record, State, Timestamp, headers,
+};
 use tokio_postgres::Statement;
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use crate::command::Command;
 use crate::connection::Session;
-use crate::errand::Command;
 use crate::error::Failure;
 use crate::holder;
 use crate::row::{self, uuid};
 use crate::time::Time;
 
-/// Leases that are over become unknowns.
+/// Marks records whose lease expired as unknown.
 pub(crate) struct Sweep(pub(crate) usize);
 
 impl Command for Sweep {
@@ -36,7 +38,7 @@ impl Command for Sweep {
     }
 }
 
-/// Executions whose owners are silent are handed to one completer.
+/// Hands resumable records whose lease expired to one completer.
 pub(crate) struct ClaimAbandoned {
     pub(crate) operation: Box<str>,
     pub(crate) owner: Owner,
@@ -64,9 +66,9 @@ impl Command for ClaimAbandoned {
     }
 }
 
-/// Due unknowns are handed to one worker.
+/// Hands unknown records that are due to one worker.
 pub(crate) struct ClaimDue {
-    pub(crate) which: Which,
+    pub(crate) which: OperationFilter,
     pub(crate) backoff: Backoff,
     pub(crate) limit: usize,
 }
@@ -80,9 +82,11 @@ impl Command for ClaimDue {
         let transaction = client.transaction().await?;
         let now = time.ask(&transaction, &sql.now).await?;
         let (only, others): (Option<&str>, Vec<&str>) = match &self.which {
-            Which::All => (None, Vec::new()),
-            Which::Only(operation) => (Some(operation), Vec::new()),
-            Which::AllBut(others) => (None, others.iter().map(|other| &**other).collect()),
+            OperationFilter::All => (None, Vec::new()),
+            OperationFilter::Only(operation) => (Some(operation), Vec::new()),
+            OperationFilter::AllBut(others) => {
+                (None, others.iter().map(|other| &**other).collect())
+            }
         };
         let rows = transaction
             .query(
@@ -97,7 +101,7 @@ impl Command for ClaimDue {
         }
         transaction
             .execute(
-                &sql.claim,
+                &sql.schedule_claimed,
                 &[
                     &now.as_micros(),
                     &claimed.ids,
@@ -120,15 +124,15 @@ struct Claimed {
 }
 
 impl Claimed {
-    /// Schedules the next look. The delay is the pure function's: it depends on the record.
+    /// Schedules the next reconciliation. The pure function computes the delay from the record.
     fn add(&mut self, record: Record, backoff: Backoff, now: Timestamp) -> Result<(), Failure> {
         let fence = record.fence();
         let after = transition::claim_due(Some(record), backoff, now).record;
         let Some(record) = after else {
-            return Err(one_rule_only(fence));
+            return Err(disagreement(fence));
         };
         let State::Unknown(unresolved) = &record.state else {
-            return Err(one_rule_only(fence));
+            return Err(disagreement(fence));
         };
         self.ids.push(uuid(fence.id));
         self.next.push(unresolved.reconcile_after.as_micros());
@@ -138,10 +142,10 @@ impl Claimed {
     }
 }
 
-/// A verdict on an unknown operation.
-pub(crate) struct Judge(pub(crate) Resolve);
+/// Applies a verdict to an unknown record.
+pub(crate) struct ApplyVerdict(pub(crate) Resolve);
 
-impl Command for Judge {
+impl Command for ApplyVerdict {
     type Answer = Resolution;
     const WRITES: bool = true;
 
@@ -154,7 +158,7 @@ impl Command for Judge {
         }) = self;
         let (now, id, attempt) = (time.given(), uuid(fence.id), i64::from(fence.attempt));
         let (client, sql) = (&session.client, &session.sql);
-        let (by, why) = said(by);
+        let (by, why) = actor(by);
         let evidence = evidence.as_deref().map(cut_evidence);
         let rows = match verdict {
             Verdict::Completed(Completion { response, resource }) => {
@@ -217,14 +221,14 @@ impl Command for Judge {
         let record = record.into_values().next();
         let now = Timestamp::from_micros(0);
         match transition::resolve(record, self.0.clone(), now).answer {
-            // It became unknown just now: the next look finds it.
+            // The record became unknown in between: a retry succeeds.
             Resolution::Applied => Err(Failure::Contended),
             refused @ Resolution::Fenced(_) => Ok(refused),
         }
     }
 }
 
-/// An unknown operation is set aside for a person.
+/// Dead-letters an unknown record.
 pub(crate) struct DeadLetter(pub(crate) Fence, pub(crate) Code);
 
 impl Command for DeadLetter {
@@ -248,7 +252,7 @@ impl Command for DeadLetter {
         if !rows.is_empty() {
             return Ok(Resolution::Applied);
         }
-        // Set aside before, or not this attempt's to set aside.
+        // Dead-lettered before, or another attempt is current.
         let record = holder::find(session, [fence.id].into_iter()).await?;
         let record = record.into_values().next();
         let now = Timestamp::from_micros(0);
@@ -256,7 +260,7 @@ impl Command for DeadLetter {
     }
 }
 
-/// Replay windows that are over end.
+/// Ends replay windows.
 pub(crate) struct Expire(pub(crate) usize);
 
 impl Command for Expire {
@@ -268,7 +272,7 @@ impl Command for Expire {
     }
 }
 
-/// Bodies whose time is over go.
+/// Removes bodies whose retention ended.
 pub(crate) struct DropBodies(pub(crate) usize);
 
 impl Command for DropBodies {
@@ -280,7 +284,7 @@ impl Command for DropBodies {
     }
 }
 
-/// Tombstones whose time is over go.
+/// Deletes tombstones whose retention ended.
 pub(crate) struct Purge(pub(crate) usize);
 
 impl Command for Purge {
@@ -292,8 +296,8 @@ impl Command for Purge {
     }
 }
 
-/// A person's data is removed. The answer is the epoch that begins with it.
-pub(crate) struct Erase(pub(crate) OperationId, pub(crate) By);
+/// Erases a person's data. Returns the new erasure epoch.
+pub(crate) struct Erase(pub(crate) OperationId, pub(crate) Actor);
 
 impl Command for Erase {
     type Answer = Option<i64>;
@@ -301,7 +305,7 @@ impl Command for Erase {
 
     async fn perform(&self, session: &mut Session, time: &Time) -> Result<Self::Answer, Failure> {
         let Self(id, by) = self;
-        let (by, why) = said(by);
+        let (by, why) = actor(by);
         let row = session
             .client
             .query_opt(&session.sql.erase, &[&time.given(), &uuid(*id), &by, &why])
@@ -310,26 +314,26 @@ impl Command for Erase {
     }
 }
 
-/// A person is about to be shown a stored response. The answer is whether there may be one.
-pub(crate) struct Reveal(pub(crate) OperationId, pub(crate) By);
+/// Records that a person is about to see a stored response. Returns whether the record is completed.
+pub(crate) struct AuditReveal(pub(crate) OperationId, pub(crate) Actor);
 
-impl Command for Reveal {
+impl Command for AuditReveal {
     type Answer = bool;
     const WRITES: bool = true;
 
     async fn perform(&self, session: &mut Session, time: &Time) -> Result<bool, Failure> {
         let Self(id, by) = self;
-        let (by, why) = said(by);
+        let (by, why) = actor(by);
         let parameters: [&(dyn ToSql + Sync); 4] = [&time.given(), &uuid(*id), &by, &why];
-        let told = session
+        let recorded = session
             .client
-            .query(&session.sql.revealed, &parameters)
+            .query(&session.sql.audit_reveal, &parameters)
             .await?;
-        Ok(!told.is_empty())
+        Ok(!recorded.is_empty())
     }
 }
 
-/// Somebody waits for the end of an attempt.
+/// Asks for a notification when an attempt ends.
 pub(crate) struct Watch(pub(crate) Fence);
 
 impl Command for Watch {
@@ -361,14 +365,17 @@ pub(crate) fn bounded(limit: usize) -> i64 {
     i64::try_from(limit.min(MAX_BATCH)).unwrap_or(i64::MAX)
 }
 
-/// Who did it and why, as the history keeps it.
-fn said(by: &By) -> (&str, Option<&str>) {
+/// Actor and reason, as the history stores them.
+fn actor(by: &Actor) -> (&str, Option<&str>) {
     let why = by.why.as_deref();
     (&by.who, why.map(cut_reason))
 }
 
-/// A statement chose what the pure function refuses. Nobody may build on either.
-fn one_rule_only(fence: Fence) -> Failure {
+/// The statement chose a record that the pure function refuses.
+fn disagreement(fence: Fence) -> Failure {
     let Fence { id, attempt } = fence;
-    Failure::Corrupt(format!("attempt {attempt} of {id} is due by one rule only").into())
+    Failure::Corrupt(
+        format!("attempt {attempt} of {id} is due by the statement, but not by the state machine")
+            .into(),
+    )
 }

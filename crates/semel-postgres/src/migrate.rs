@@ -1,11 +1,11 @@
-//! The schema, in numbered steps that are taken once.
+//! Migrations: numbered steps, each applied once.
 
 use tokio_postgres::{Client, GenericClient, Row};
 
 use crate::connection::Connector;
 use crate::error::{Error, chain};
 
-/// Every step there is. A step that was published is never changed: another follows it.
+/// All migrations. A published one is never changed: a new one follows it.
 const MIGRATIONS: [(i64, &str); 5] = [
     (1, include_str!("../migrations/0001_operations.sql")),
     (2, include_str!("../migrations/0002_complete.sql")),
@@ -14,21 +14,21 @@ const MIGRATIONS: [(i64, &str); 5] = [
     (5, include_str!("../migrations/0005_figures.sql")),
 ];
 
-/// The table that remembers the steps.
+/// The table of applied migrations.
 const BOOKKEEPING: &str = include_str!("../migrations/0000_migrations.sql");
 
 const BEGIN: &str = include_str!("../queries/begin.sql");
 const COMMIT: &str = include_str!("../queries/commit.sql");
-const SERVER: &str = include_str!("../queries/server.sql");
+const SERVER: &str = include_str!("../queries/server_version.sql");
 const LOCK: &str = include_str!("../queries/lock_migrations.sql");
 const HAS_MIGRATIONS: &str = include_str!("../queries/has_migrations.sql");
 const SCHEMA_VERSION: &str = include_str!("../queries/schema_version.sql");
 const RECORD_MIGRATION: &str = include_str!("../queries/record_migration.sql");
 
-/// The oldest server that knows everything the statements use.
+/// The oldest server version that supports the statements.
 const OLDEST: i32 = 130_000;
 
-/// What the steps are, for whoever wants to take them by hand: all of them or none.
+/// The SQL of all migrations in one transaction, to be applied by hand.
 pub(crate) fn text() -> String {
     let steps = MIGRATIONS.map(|(version, step)| {
         let record = RECORD_MIGRATION.replace("$1", &version.to_string());
@@ -42,8 +42,8 @@ pub(crate) fn text() -> String {
     )
 }
 
-/// Refuses a server that cannot hold the schema, and takes the steps that the database has not
-/// seen, all of them or none. Says how many it took.
+/// Checks the server, and applies the migrations that are missing in one transaction. Returns how
+/// many it applied.
 pub(crate) async fn migrate(connector: &Connector, client: &mut Client) -> Result<usize, Error> {
     let address = || connector.address.clone();
     let connect = |error| Error::Connect {
@@ -67,34 +67,34 @@ pub(crate) async fn migrate(connector: &Connector, client: &mut Client) -> Resul
             supported: newest(),
         });
     }
-    // Nothing is written where nothing has to be: the user of the gateway need not own anything.
+    // An up-to-date schema is not written to: the gateway's user need not own it.
     if current == newest() {
         return Ok(0);
     }
-    take_steps(client).await.map_err(|error| Error::Migrate {
+    apply_missing(client).await.map_err(|error| Error::Migrate {
         address: address(),
         reason: chain(&error).into(),
     })
 }
 
-async fn take_steps(client: &mut Client) -> Result<usize, tokio_postgres::Error> {
+async fn apply_missing(client: &mut Client) -> Result<usize, tokio_postgres::Error> {
     let transaction = client.transaction().await?;
-    // Of several processes that start at once one takes the steps, and the others then find
-    // them taken.
+    // Of several processes that start at once one applies the migrations, and the others then find
+    // them applied.
     transaction.query_one(LOCK, &[]).await?;
     let current = version(&transaction).await?;
     transaction.batch_execute(BOOKKEEPING).await?;
-    let mut taken = 0;
+    let mut applied = 0;
     for (version, step) in MIGRATIONS
         .into_iter()
         .filter(|(version, _)| *version > current)
     {
         transaction.batch_execute(step).await?;
         transaction.execute(RECORD_MIGRATION, &[&version]).await?;
-        taken += 1;
+        applied += 1;
     }
     transaction.commit().await?;
-    Ok(taken)
+    Ok(applied)
 }
 
 fn newest() -> i64 {
@@ -102,7 +102,7 @@ fn newest() -> i64 {
     newest
 }
 
-/// The newest step that the database has seen; 0 where it has seen none.
+/// The newest migration that was applied; 0 where none was.
 async fn version(client: &impl GenericClient) -> Result<i64, tokio_postgres::Error> {
     let known: bool = client.query_one(HAS_MIGRATIONS, &[]).await?.try_get(0)?;
     if !known {

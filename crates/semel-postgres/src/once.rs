@@ -1,4 +1,4 @@
-//! Effects of messages, once each.
+//! The effect of a message, once.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use semel_core::inbox::{MAX_NAME_BYTES, Once, REMEMBER};
 use semel_core::store::Source;
 use semel_core::time::micros;
 
-use crate::within::says::Call;
+use crate::within::driver::Call;
 use crate::within::{InTransaction, Unwritten};
 
-/// Makes an effect happen once for each message, however often that is delivered: the effect and
-/// the marker that says so commit together.
+/// Runs an effect once per message, however often the message is delivered: the effect and its
+/// marker commit together.
 ///
 /// ```no_run
 /// # async fn demo(client: std::sync::Arc<tokio_postgres::Client>, message_id: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
 /// use semel_core::inbox::Once;
-/// use semel_postgres::{Inbox, transaction::Begun};
+/// use semel_postgres::{Inbox, transaction::OpenTransaction};
 ///
 /// let inbox = Inbox::default();
-/// let mut tx = Begun::begin(client).await?;
+/// let mut tx = OpenTransaction::begin(client).await?;
 /// let once = inbox
 ///     .once(&mut tx, "ledger", message_id, async |tx| {
 ///         tx.execute("INSERT INTO ledger VALUES ('pay_789', 1000)", &[]).await?;
@@ -46,26 +46,26 @@ impl Default for Inbox {
 }
 
 impl Inbox {
-    /// Remembers each message for so long: longer than its broker may deliver it again.
+    /// Keeps the marker of a message for `remember`: longer than its broker may deliver it again.
     pub fn new(remember: Duration) -> Self {
         Self { remember }
     }
 
-    /// Runs `effect` unless the message of that name had its effect by that consumer before. Where
-    /// another transaction is about to have it, that one is waited for.
+    /// Runs `effect` unless this consumer handled the message before. Waits for another transaction
+    /// that is handling it.
     ///
-    /// Where the effect fails, what it wrote is undone, with the marker, and the rest of the
-    /// transaction stands; so it makes no difference whether that is committed afterwards.
+    /// Where the effect fails, its writes and the marker are rolled back, and the rest of the
+    /// transaction stays; it may be committed or rolled back afterwards.
     ///
-    /// In a task of its own a consumer with sqlx wraps its transaction in `Sqlx`, whose type has no
-    /// lifetime: of one that has, the compiler does not see that it can be sent.
+    /// In a spawned task a consumer with sqlx wraps its transaction in `Sqlx`, whose type has no
+    /// lifetime: otherwise the compiler does not see that the future is `Send`.
     ///
     /// # Errors
-    /// The effect's own, or [`Unwritten`]. The message was not dealt with, and is to be delivered
+    /// The effect's error, or [`Unwritten`]. The message was not handled: let the broker deliver it
     /// again.
     ///
     /// # Cancellation
-    /// Dropping the future undoes the effect and the marker, unless both were finished. Drop the
+    /// Dropping the future rolls back the effect and the marker, unless both are finished. Drop the
     /// transaction as well: sqlx may take the end of a savepoint for that of the transaction.
     pub async fn once<X, T, E>(
         &self,
@@ -79,14 +79,14 @@ impl Inbox {
         E: From<Unwritten>,
     {
         let mark = Call::Once {
-            consumer: fits("consumer", consumer)?,
-            message_id: fits("message", message_id)?,
-            // Whoever remembers for no time would act twice.
+            consumer: check_name("consumer", consumer)?,
+            message_id: check_name("message", message_id)?,
+            // With 0 the marker would be gone at once, and the effect would run twice.
             remember_us: micros(self.remember).max(1),
         };
         let saved = transaction.savepoint().await;
         saved.map_err(Unwritten::Database)?;
-        let open = Open {
+        let open = OpenSavepoint {
             transaction,
             over: false,
         };
@@ -96,37 +96,37 @@ impl Inbox {
         } else {
             Once::Again
         };
-        open.keep().await.map_err(Unwritten::Database)?;
+        open.release().await.map_err(Unwritten::Database)?;
         Ok(once)
     }
 }
 
-/// What can still be undone, and is, unless it is kept.
-struct Open<'t, X: InTransaction> {
+/// An open savepoint. Dropping it rolls back.
+struct OpenSavepoint<'t, X: InTransaction> {
     transaction: &'t mut X,
     over: bool,
 }
 
-impl<X: InTransaction> Open<'_, X> {
-    /// Fails where a statement of the effect failed and the effect did not say so.
-    async fn keep(mut self) -> Result<(), Source> {
-        // Whoever is dropped from here on has both in the transaction, the effect and its marker.
+impl<X: InTransaction> OpenSavepoint<'_, X> {
+    /// Fails where a statement of the effect failed and the effect ignored that.
+    async fn release(mut self) -> Result<(), Source> {
+        // A future that is dropped from here on leaves both the effect and its marker.
         self.over = true;
-        let kept = self.transaction.keep().await;
-        self.over = kept.is_ok();
-        kept
+        let released = self.transaction.release().await;
+        self.over = released.is_ok();
+        released
     }
 }
 
-impl<X: InTransaction> Drop for Open<'_, X> {
+impl<X: InTransaction> Drop for OpenSavepoint<'_, X> {
     fn drop(&mut self) {
         if !self.over {
-            self.transaction.undo();
+            self.transaction.roll_back();
         }
     }
 }
 
-fn fits<'a>(what: &'static str, name: &'a str) -> Result<&'a str, Unwritten> {
+fn check_name<'a>(what: &'static str, name: &'a str) -> Result<&'a str, Unwritten> {
     if (1..=MAX_NAME_BYTES).contains(&name.len()) && !name.contains('\0') {
         Ok(name)
     } else {

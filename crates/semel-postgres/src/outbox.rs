@@ -1,9 +1,9 @@
-//! Events that go out: the relay's side.
+//! The outbox: a relay publishes each event at least once.
 
 use std::time::Duration;
 
 use semel_core::outbox::{
-    Backlog, DeadEvent, Event, EventId, MAX_BACKLOG_COUNTED, Outbox, Waiting, cut_reason,
+    Backlog, DeadEvent, Event, EventId, MAX_BACKLOG_COUNTED, Waiting, cut_reason,
 };
 use semel_core::store::{MAX_BATCH, Result};
 use semel_core::time::micros;
@@ -12,20 +12,20 @@ use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
 use crate::Postgres;
+use crate::command::Command;
 use crate::connection::Session;
-use crate::errand::Command;
 use crate::error::Failure;
 use crate::maintenance::bounded;
 use crate::row;
 use crate::time::Time;
 
-/// An event's name as PostgreSQL has it.
+/// An event's id as a PostgreSQL value.
 pub(crate) fn uuid(id: EventId) -> Uuid {
     Uuid::from_bytes(*id.as_bytes())
 }
 
-/// An event by itself.
-struct Publish(Event);
+/// Writes an event in a transaction of its own.
+pub(crate) struct Publish(pub(crate) Event);
 
 impl Command for Publish {
     type Answer = ();
@@ -46,20 +46,19 @@ impl Command for Publish {
         ];
         session
             .client
-            .execute(&session.sql.publish_alone, &parameters)
+            .execute(&session.sql.publish_event, &parameters)
             .await?;
         Ok(())
     }
 }
 
 impl Postgres {
-    /// Writes an event that tells of nothing else that is written, such as a heartbeat, in a
-    /// transaction of its own. Whatever tells of rows belongs into their transaction:
-    /// [`Outbox::publish`](crate::Outbox::publish).
+    /// Writes an event in a transaction of its own, such as a heartbeat. An event about rows belongs in
+    /// their transaction: use [`Outbox::publish`](crate::Outbox::publish).
     ///
     /// # Errors
     /// As in [`store`](semel_core::store), also for an [invalid](Event::check) event. The call may be
-    /// made again: while the event waits it is there once.
+    /// repeated: writing an event again while it waits has no effect.
     ///
     /// # Cancellation
     /// Dropping the future may leave the event written.
@@ -70,15 +69,17 @@ impl Postgres {
                 source: Some(invalid.into()),
             });
         }
-        self.inner.send(&self.inner.errands, Publish(event)).await
+        self.inner
+            .send(&self.inner.command_queue, Publish(event))
+            .await
     }
 }
 
-/// One relay wants to publish.
-struct ClaimEvents {
-    relay: Owner,
-    lease: Duration,
-    limit: usize,
+/// Hands waiting events to the one relay that holds the lease.
+pub(crate) struct ClaimEvents {
+    pub(crate) relay: Owner,
+    pub(crate) lease: Duration,
+    pub(crate) limit: usize,
 }
 
 impl Command for ClaimEvents {
@@ -92,13 +93,16 @@ impl Command for ClaimEvents {
     ) -> std::result::Result<Vec<Waiting>, Failure> {
         let Session { client, sql } = session;
         let transaction = client.transaction().await?;
-        let turn: [&(dyn ToSql + Sync); 3] =
+        let lease: [&(dyn ToSql + Sync); 3] =
             [&time.given(), &self.relay.as_str(), &micros(self.lease)];
-        let Some(turn) = transaction.query_opt(&sql.relay, &turn).await? else {
+        let Some(lease) = transaction
+            .query_opt(&sql.acquire_relay_lease, &lease)
+            .await?
+        else {
             return Ok(Vec::new());
         };
-        let now: i64 = turn.try_get(0)?;
-        // A statement of its own: it sees what was committed while the turn was waited for.
+        let now: i64 = lease.try_get(0)?;
+        // A separate statement: it sees what was committed while the first one waited for the lease.
         let rows = transaction
             .query(&sql.claim_events, &[&now, &bounded(self.limit)])
             .await?;
@@ -107,29 +111,38 @@ impl Command for ClaimEvents {
     }
 }
 
-/// The broker has them.
-struct MarkSent(Vec<Uuid>);
+/// Deletes events that the broker confirmed.
+pub(crate) struct MarkSent(Vec<Uuid>);
+
+impl MarkSent {
+    pub(crate) fn new(events: Vec<EventId>) -> Self {
+        let mut ids: Vec<Uuid> = events.into_iter().map(uuid).collect();
+        // Every statement locks in this order.
+        ids.sort_unstable();
+        Self(ids)
+    }
+}
 
 impl Command for MarkSent {
     type Answer = ();
     const WRITES: bool = true;
 
     async fn perform(&self, session: &mut Session, _: &Time) -> std::result::Result<(), Failure> {
-        for some in self.0.chunks(MAX_BATCH) {
+        for chunk in self.0.chunks(MAX_BATCH) {
             session
                 .client
-                .execute(&session.sql.mark_sent, &[&some])
+                .execute(&session.sql.mark_sent, &[&chunk])
                 .await?;
         }
         Ok(())
     }
 }
 
-/// The broker refused one.
-struct HoldBack {
-    event: EventId,
-    reason: Box<str>,
-    backoff: Backoff,
+/// Holds back the aggregate of an event that the broker refused.
+pub(crate) struct HoldBack {
+    pub(crate) event: EventId,
+    pub(crate) reason: Box<str>,
+    pub(crate) backoff: Backoff,
 }
 
 impl Command for HoldBack {
@@ -152,16 +165,18 @@ impl Command for HoldBack {
         let delay = self.backoff.spread(self.event.seed(), tries);
         let until = Timestamp::from_micros(now).saturating_add(delay);
         let parameters: [&(dyn ToSql + Sync); 3] = [&aggregate, &until.as_micros(), &&*self.reason];
-        transaction.execute(&sql.hold_until, &parameters).await?;
+        transaction
+            .execute(&sql.hold_aggregate, &parameters)
+            .await?;
         transaction.commit().await?;
         Ok(())
     }
 }
 
-/// Nobody takes one.
-struct SetAside(EventId, Box<str>);
+/// Dead-letters an event that the broker does not accept.
+pub(crate) struct DeadLetterEvent(pub(crate) EventId, pub(crate) Box<str>);
 
-impl Command for SetAside {
+impl Command for DeadLetterEvent {
     type Answer = ();
     const WRITES: bool = true;
 
@@ -174,14 +189,14 @@ impl Command for SetAside {
         let parameters: [&(dyn ToSql + Sync); 3] = [&time.given(), &uuid(*event), &&**reason];
         session
             .client
-            .execute(&session.sql.set_aside, &parameters)
+            .execute(&session.sql.dead_letter_event, &parameters)
             .await?;
         Ok(())
     }
 }
 
-/// Somebody looks at what nobody took.
-struct DeadEvents(usize);
+/// The dead-lettered events, oldest first.
+pub(crate) struct DeadEvents(pub(crate) usize);
 
 impl Command for DeadEvents {
     type Answer = Vec<DeadEvent>;
@@ -200,8 +215,8 @@ impl Command for DeadEvents {
     }
 }
 
-/// A person wants one to be tried again.
-struct Revive(EventId);
+/// Returns a dead-lettered event to the queue.
+pub(crate) struct Revive(pub(crate) EventId);
 
 impl Command for Revive {
     type Answer = bool;
@@ -216,10 +231,10 @@ impl Command for Revive {
     }
 }
 
-/// How it stands.
-struct Standing;
+/// Counts the waiting and the dead-lettered events.
+pub(crate) struct OutboxBacklog;
 
-impl Command for Standing {
+impl Command for OutboxBacklog {
     type Answer = Backlog;
     const WRITES: bool = false;
 
@@ -237,78 +252,24 @@ impl Command for Standing {
     }
 }
 
-/// A relay stops.
-struct StandDown(Owner);
+/// Ends the lease of a relay that stops.
+pub(crate) struct ReleaseRelay(pub(crate) Owner);
 
-impl Command for StandDown {
+impl Command for ReleaseRelay {
     type Answer = ();
     const WRITES: bool = true;
 
     async fn perform(&self, session: &mut Session, _: &Time) -> std::result::Result<(), Failure> {
         session
             .client
-            .execute(&session.sql.stand_down, &[&self.0.as_str()])
+            .execute(&session.sql.release_relay_lease, &[&self.0.as_str()])
             .await?;
         Ok(())
     }
 }
 
-/// As much of a reason as is kept. A broker may say what no text in PostgreSQL can hold, and the
-/// event must be set aside all the same.
-fn kept(reason: &str) -> Box<str> {
+/// Cuts a reason to the length that is stored. Replaces NUL, which PostgreSQL cannot store and a
+/// broker may send: the event must be dead-lettered anyway.
+pub(crate) fn storable_reason(reason: &str) -> Box<str> {
     cut_reason(reason).replace('\0', " ").into()
-}
-
-impl Outbox for Postgres {
-    async fn claim_events(
-        &self,
-        relay: Owner,
-        lease: Duration,
-        limit: usize,
-    ) -> Result<Vec<Waiting>> {
-        let claim = ClaimEvents {
-            relay,
-            lease,
-            limit,
-        };
-        self.inner.send(&self.inner.chores, claim).await
-    }
-
-    async fn mark_sent(&self, events: Vec<EventId>) -> Result<()> {
-        let mut ids: Vec<Uuid> = events.into_iter().map(uuid).collect();
-        // In the order in which every statement takes its locks.
-        ids.sort_unstable();
-        self.inner.send(&self.inner.chores, MarkSent(ids)).await
-    }
-
-    async fn hold_back(&self, event: EventId, reason: &str, backoff: Backoff) -> Result<()> {
-        let hold = HoldBack {
-            event,
-            reason: kept(reason),
-            backoff,
-        };
-        self.inner.send(&self.inner.errands, hold).await
-    }
-
-    async fn set_aside(&self, event: EventId, reason: &str) -> Result<()> {
-        let aside = SetAside(event, kept(reason));
-        self.inner.send(&self.inner.errands, aside).await
-    }
-
-    async fn dead_events(&self, limit: usize) -> Result<Vec<DeadEvent>> {
-        let dead = DeadEvents(limit);
-        self.inner.send(&self.inner.chores, dead).await
-    }
-
-    async fn revive(&self, event: EventId) -> Result<bool> {
-        self.inner.send(&self.inner.errands, Revive(event)).await
-    }
-
-    async fn backlog(&self) -> Result<Backlog> {
-        self.inner.send(&self.inner.chores, Standing).await
-    }
-
-    async fn stand_down(&self, relay: Owner) -> Result<()> {
-        self.inner.send(&self.inner.errands, StandDown(relay)).await
-    }
 }

@@ -1,19 +1,19 @@
-//! Events that go out: the application's side.
+//! The outbox: publishing an event in an application's transaction.
 
 use semel_core::outbox::Event;
 
-use crate::within::says::Call;
+use crate::within::driver::Call;
 use crate::within::{InTransaction, Unwritten};
 
-/// Writes events in transactions of the application's: what happened and the event that tells of it
-/// are there together, or neither is.
+/// Writes events in the application's transactions: a change and its event commit together, or
+/// neither does.
 ///
 /// ```no_run
 /// # async fn demo(client: std::sync::Arc<tokio_postgres::Client>) -> Result<(), Box<dyn std::error::Error>> {
 /// use semel_core::outbox::Event;
-/// use semel_postgres::{Outbox, transaction::Begun};
+/// use semel_postgres::{Outbox, transaction::OpenTransaction};
 ///
-/// let mut tx = Begun::begin(client).await?;
+/// let mut tx = OpenTransaction::begin(client).await?;
 /// tx.execute("INSERT INTO payments VALUES ('pay_789')", &[]).await?;
 /// let created = Event::new("payment.created", "payment/pay_789", r#"{"amount": 1000}"#)?;
 /// Outbox.publish(&mut tx, &created).await?;
@@ -25,15 +25,16 @@ use crate::within::{InTransaction, Unwritten};
 pub struct Outbox;
 
 impl Outbox {
-    /// Writes an event. One that is written again while it waits is there once.
+    /// Writes an event. Writing it again while it waits has no effect.
     ///
     /// Events of one aggregate are published in the order in which their transactions commit. For
-    /// that a second transaction with an event of the same aggregate waits here for the first to
-    /// end. One that publishes for several aggregates should do so in one order everywhere, such
-    /// as that of their names: of two that do it crosswise PostgreSQL rolls one back.
+    /// that, a second transaction with an event of the same aggregate waits here for the first to
+    /// end. A transaction that publishes for several aggregates should do so in one order
+    /// everywhere, such as by name: otherwise two of them may deadlock, and PostgreSQL rolls one
+    /// back.
     ///
     /// # Errors
-    /// See [`Unwritten`]. The transaction should be rolled back.
+    /// See [`Unwritten`]. Roll the transaction back.
     ///
     /// # Cancellation
     /// Dropping the future may leave the event in the transaction.

@@ -1,4 +1,4 @@
-//! The statements: one file each, prepared once a connection.
+//! The statements: one file each, prepared once per connection.
 
 use tokio_postgres::{Client, Error, Statement};
 
@@ -22,7 +22,7 @@ macro_rules! statements {
         }
 
         impl Statements {
-            /// All at once: they travel together.
+            /// Prepares all statements at once, in one round trip.
             pub(crate) async fn prepare(client: &Client, queries: &Queries) -> Result<Self, Error> {
                 let ($($name,)*) = tokio::try_join!($(client.prepare(queries.$name),)*)?;
                 Ok(Self { $($name,)* })
@@ -31,7 +31,7 @@ macro_rules! statements {
 
         #[cfg(test)]
         impl Queries {
-            /// The statements by name, to be changed one at a time.
+            /// The statements by name, so that a test can replace one.
             pub(crate) fn each(&mut self) -> Vec<(&'static str, &mut &'static str)> {
                 vec![$((stringify!($name), &mut self.$name),)*]
             }
@@ -41,13 +41,13 @@ macro_rules! statements {
 
 statements! {
     reserve
-    find find_identity find_resource list list_unknown list_in_progress history standing
-    complete release evict mark_unknown heartbeat advance watch tell
-    now sweep claim_abandoned claim_due claim
+    find find_identity find_resource list list_unknown list_in_progress history count_unfinished
+    complete release evict mark_unknown heartbeat advance watch record_refusal
+    now sweep claim_abandoned claim_due schedule_claimed
     resolve_completed resolve_not_executed resolve_still_unknown dead_letter
-    expire drop_bodies purge erase revealed
-    receive settle claim_parked park forget
-    publish_alone relay claim_events mark_sent hold_back hold_until set_aside dead_events revive backlog stand_down
+    expire drop_bodies purge erase audit_reveal
+    receive settle claim_parked schedule_parked forget
+    publish_event acquire_relay_lease claim_events mark_sent hold_back hold_aggregate dead_letter_event dead_events revive backlog release_relay_lease
     count_activity count_misuse trim_misuse activity misuses forget_activity forget_misuses
-    survey lock_callers meet callers callers_count find_keys count_alone publish_census census
+    scan_records lock_callers record_callers callers count_callers find_keys acquire_scan_lease publish_record_counts record_counts
 }

@@ -8,23 +8,23 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-/// Most calls that wait. Beyond it the database is not keeping up, and a caller is better told
-/// so than left to wait.
+/// Most calls that wait. Beyond it the database does not keep up, and a caller is better refused
+/// than left waiting.
 const MAX_WAITING: usize = 16 * 1024;
 
-/// How long a call waits for the first lane before another takes it: longer than any statement
-/// takes that goes well.
+/// How long a call waits for the first worker before another takes it: longer than a statement
+/// normally takes.
 const HELP_AFTER: Duration = Duration::from_millis(100);
 
 /// Calls of one kind, and the connections that serve them.
 pub(crate) struct Queue<T> {
     waiting: Mutex<Waiting<T>>,
     changed: Notify,
-    /// More waits than the first lane can take at once.
+    /// More calls wait than the first worker can take at once.
     overflow: Notify,
-    /// How much that is.
-    most: usize,
-    /// Lanes that have a connection. While none has, nobody is left waiting for one.
+    /// How many the first worker can take at once.
+    max_batch: usize,
+    /// Workers that have a connection. While none has, calls are refused and not queued.
     connected: AtomicUsize,
 }
 
@@ -41,7 +41,7 @@ pub(crate) enum Refused {
 }
 
 impl<T> Queue<T> {
-    pub(crate) fn new(most: usize) -> Self {
+    pub(crate) fn new(max_batch: usize) -> Self {
         let waiting = Waiting {
             calls: VecDeque::new(),
             closed: false,
@@ -50,12 +50,12 @@ impl<T> Queue<T> {
             waiting: Mutex::new(waiting),
             changed: Notify::new(),
             overflow: Notify::new(),
-            most,
+            max_batch,
             connected: AtomicUsize::new(0),
         }
     }
 
-    /// Adds a call, and wakes a lane if one is idle.
+    /// Adds a call, and wakes a worker if one is idle.
     pub(crate) fn push(&self, call: T) -> Result<(), Refused> {
         let mut waiting = self.lock();
         if waiting.closed {
@@ -65,7 +65,7 @@ impl<T> Queue<T> {
             return Err(Refused::Full);
         }
         waiting.calls.push_back(call);
-        let overflows = waiting.calls.len() > self.most;
+        let overflows = waiting.calls.len() > self.max_batch;
         drop(waiting);
         self.changed.notify_one();
         if overflows {
@@ -74,19 +74,20 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Moves what waits into `group`, as much as fits, after waiting until there is something in
-    /// it. Says false when the queue is closed and nothing is left.
+    /// Fills `group` with waiting calls, up to a batch, after waiting until there is one. Returns
+    /// false when the queue is closed and empty.
     ///
-    /// The first lane takes whatever there is: a lone call waits for nobody, and many share one
-    /// statement. Others help out only where it is too much for one, or where the first is slow.
-    pub(crate) async fn take(&self, group: &mut Vec<T>, lane: usize) -> bool {
+    /// The first worker takes all that waits: a lone call does not wait, and many share one
+    /// statement. Other workers help only where there is more than one batch, or where the first
+    /// worker is slow.
+    pub(crate) async fn take(&self, group: &mut Vec<T>, worker: usize) -> bool {
         let mut is_slow = false;
         loop {
             {
                 let mut waiting = self.lock();
-                let ours = lane == 0 || is_slow || waiting.calls.len() > self.most;
+                let ours = worker == 0 || is_slow || waiting.calls.len() > self.max_batch;
                 if ours || waiting.closed {
-                    let room = self.most.saturating_sub(group.len());
+                    let room = self.max_batch.saturating_sub(group.len());
                     let count = waiting.calls.len().min(room);
                     group.extend(waiting.calls.drain(..count));
                 }
@@ -97,7 +98,7 @@ impl<T> Queue<T> {
                     return false;
                 }
             }
-            if lane == 0 {
+            if worker == 0 {
                 self.changed.notified().await;
             } else {
                 let overflow = timeout(HELP_AFTER, self.overflow.notified()).await;
@@ -106,17 +107,17 @@ impl<T> Queue<T> {
         }
     }
 
-    /// A lane has a connection.
+    /// A worker has connected.
     pub(crate) fn connected(&self) {
         self.connected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A lane has lost its connection.
+    /// A worker has lost its connection.
     pub(crate) fn disconnected(&self) {
         self.connected.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// What waits although no lane has a connection.
+    /// Takes all calls out if no worker has a connection.
     pub(crate) fn stranded(&self) -> Vec<T> {
         if self.connected.load(Ordering::Relaxed) > 0 {
             return Vec::new();
@@ -124,7 +125,7 @@ impl<T> Queue<T> {
         self.lock().calls.drain(..).collect()
     }
 
-    /// Lets the lanes finish what waits, and accepts nothing more.
+    /// Lets the workers finish what waits, and accepts no more calls.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();
@@ -142,7 +143,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn everything_that_waits_is_taken_at_once_in_order() {
+    async fn waiting_calls_are_taken_at_once_in_order() {
         let queue = Queue::new(3);
         (0..5).for_each(|call| queue.push(call).unwrap());
         let mut group = Vec::new();
@@ -154,20 +155,20 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_closed_queue_is_emptied_and_then_says_so() {
+    async fn a_closed_queue_is_emptied_before_take_returns_false() {
         let queue = Queue::new(9);
         queue.push(1).unwrap();
         queue.close();
         assert_eq!(queue.push(2), Err(Refused::Closed));
         let mut group = Vec::new();
         assert!(queue.take(&mut group, 0).await);
-        for lane in 0..2 {
-            assert!(!queue.take(&mut Vec::new(), lane).await);
+        for worker in 0..2 {
+            assert!(!queue.take(&mut Vec::new(), worker).await);
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn another_lane_helps_where_it_is_too_much_or_too_slow() {
+    async fn a_second_worker_helps_with_a_long_or_slow_queue() {
         let queue = Queue::new(2);
         let mut group = Vec::new();
         queue.push(0).unwrap();
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_stranded_while_a_lane_is_connected() {
+    fn calls_are_stranded_only_while_no_worker_is_connected() {
         let queue = Queue::new(1);
         queue.connected();
         queue.push(1).unwrap();

@@ -1,19 +1,19 @@
-//! Looking without touching.
+//! Lookups.
 
 use semel_core::history::Entry;
 use semel_core::identity::IdentityHash;
-use semel_core::store::{Page, Query, Standing};
+use semel_core::store::{Page, Query, UnfinishedCounts};
 use semel_core::{Identity, Key, OperationId, Record, Status};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
+use crate::command::Command;
 use crate::connection::Session;
-use crate::errand::Command;
 use crate::error::Failure;
 use crate::row::{self, Listed, uuid};
 use crate::time::Time;
 
-/// The record of a name.
+/// The record with an id.
 pub(crate) struct Find(pub(crate) OperationId);
 
 impl Command for Find {
@@ -53,7 +53,7 @@ impl Command for FindIdentity {
     }
 }
 
-/// The newest record of what created a resource.
+/// The newest record that created a resource.
 pub(crate) struct FindResource(pub(crate) Box<str>);
 
 impl Command for FindResource {
@@ -69,7 +69,7 @@ impl Command for FindResource {
     }
 }
 
-/// What happened besides an ordinary execution.
+/// The history of a record.
 pub(crate) struct History(pub(crate) OperationId);
 
 impl Command for History {
@@ -85,24 +85,27 @@ impl Command for History {
     }
 }
 
-/// How many are under way or unresolved.
-pub(crate) struct Standings;
+/// The number of records in progress and unknown, by operation.
+pub(crate) struct CountUnfinished;
 
-impl Command for Standings {
-    type Answer = Vec<Standing>;
+impl Command for CountUnfinished {
+    type Answer = Vec<UnfinishedCounts>;
     const WRITES: bool = false;
 
     async fn perform(&self, session: &mut Session, _: &Time) -> Result<Self::Answer, Failure> {
-        let rows = session.client.query(&session.sql.standing, &[]).await?;
-        let standings: Result<Vec<_>, _> = rows.iter().map(row::standing).collect();
-        let mut standings = standings?;
-        // Here, by bytes: the database sorts by whatever language it was set up for.
-        standings.sort_unstable_by(|one, other| one.operation.cmp(&other.operation));
-        Ok(standings)
+        let rows = session
+            .client
+            .query(&session.sql.count_unfinished, &[])
+            .await?;
+        let counts: Result<Vec<_>, _> = rows.iter().map(row::unfinished_counts).collect();
+        let mut counts = counts?;
+        // Sorted here by bytes: the database would use its own collation.
+        counts.sort_unstable_by(|one, other| one.operation.cmp(&other.operation));
+        Ok(counts)
     }
 }
 
-/// A page of operations.
+/// A page of records.
 pub(crate) struct List(pub(crate) Query);
 
 impl Command for List {
@@ -112,14 +115,14 @@ impl Command for List {
     async fn perform(&self, session: &mut Session, _: &Time) -> Result<Page, Failure> {
         let Self(query) = self;
         let (client, sql) = (&session.client, &session.sql);
-        // After all ids there can be.
+        // After the largest possible id.
         let before = query.before.map_or(Uuid::max(), uuid);
         let status = query.status.map(Status::as_str);
         let (tenant, operation) = (query.tenant.as_deref(), query.operation.as_deref());
         let key = query.key.as_ref().map(Key::as_str);
         let dead_lettered = query.dead_lettered;
         let size = query.page_size();
-        // One more than fits tells whether there is a next page.
+        // One more than fits shows whether there is a next page.
         let most = i64::try_from(size).unwrap_or(i64::MAX).saturating_add(1);
         let rows = if dead_lettered == Some(true) || query.status == Some(Status::Unknown) {
             let parameters: [&(dyn ToSql + Sync); 7] = [

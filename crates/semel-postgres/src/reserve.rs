@@ -1,8 +1,8 @@
-//! Clients ask to execute.
+//! Reservations: clients ask to execute.
 //!
-//! One statement decides for all of them, by its guards: the fingerprint, the status and the
-//! time are compared by the database. What it granted to nobody it shows, and the pure function
-//! says what that means.
+//! One statement decides for a batch of requests, by its guards: the database compares the
+//! fingerprint, the status and the time. Where it grants nothing it returns the record, and the pure
+//! function decides what that means.
 
 use semel_core::identity::IdentityHash;
 use semel_core::store::Result;
@@ -14,17 +14,17 @@ use tokio_postgres::Row;
 use uuid::Uuid;
 
 use crate::connection::Session;
+use crate::connection_worker::Workload;
 use crate::error::{Failure, unavailable};
-use crate::lane::Kind;
 use crate::row::{self, uuid};
 use crate::time::Time;
 
 /// Where the columns of the record begin in a row of `reserve.sql`.
 const RECORD: usize = 4;
 
-/// How often a row that is held is looked at again, before whoever holds it is taken for the
-/// owner who is about to say how it ended: other requests hold one for a few milliseconds.
-const HELD_TRIES: u32 = 12;
+/// How often a locked row is tried again before its lock is taken for the owner's, who is about to
+/// write the outcome: other requests lock a row for a few milliseconds.
+const LOCKED_TRIES: u32 = 12;
 
 /// A request that waits for its answer.
 pub(crate) struct Reservation {
@@ -34,15 +34,15 @@ pub(crate) struct Reservation {
     pub(crate) tries: u32,
 }
 
-/// The lanes for reservations.
-pub(crate) struct Reserving;
+/// The workload of the workers that reserve.
+pub(crate) struct Reservations;
 
-impl Kind for Reserving {
+impl Workload for Reservations {
     type Call = Reservation;
 
-    /// Enough to make the commit cheap, and few enough that the first is not kept waiting by
-    /// the last.
-    const MOST: usize = 256;
+    /// Enough to make the commit cheap, and few enough that the first call does not wait for the
+    /// last.
+    const MAX_BATCH: usize = 256;
 
     /// All of them, in the order in which every statement takes its locks.
     fn batch(waiting: &mut Vec<Reservation>) -> Vec<Reservation> {
@@ -56,15 +56,15 @@ impl Kind for Reserving {
         batch: &mut Vec<Reservation>,
     ) -> std::result::Result<(), Failure> {
         let sent = time.sending();
-        let rows = ask(session, time, batch).await?;
+        let rows = query(session, time, batch).await?;
         let mut answers: Vec<Option<Answer>> = Vec::new();
         answers.resize_with(batch.len(), || None);
         for row in &rows {
-            let told = Told::read(row)?;
-            time.heard(sent, told.now.as_micros());
-            told.answer(row, batch, &mut answers)?;
+            let reserved = ReservedRow::read(row)?;
+            time.heard(sent, reserved.now.as_micros());
+            reserved.answer(row, batch, &mut answers)?;
         }
-        settle(batch, answers);
+        answer_decided(batch, answers);
         Ok(())
     }
 
@@ -73,7 +73,7 @@ impl Kind for Reserving {
     }
 
     fn fail(call: Reservation, failure: Failure) {
-        // Whoever asked may be gone.
+        // The caller may have been dropped.
         let _ = call.reply.send(Err(failure.of_write()));
     }
 
@@ -82,18 +82,18 @@ impl Kind for Reserving {
     }
 }
 
-/// What came of a request.
+/// What the statement decided for a request.
 enum Answer {
     Decided(Decision),
     /// The identity in the row is not the request's.
     Collided,
-    /// Somebody was faster, or holds the row: to be asked again. Where its lease is over, this
-    /// is whose it was.
-    Again(Option<InProgress>),
+    /// Another request was faster, or the row is locked: to be retried. The expired lease, where
+    /// there is one.
+    Retry(Option<InProgress>),
 }
 
-/// Sends the batch, column by column.
-async fn ask(
+/// Runs the statement for a batch.
+async fn query(
     session: &Session,
     time: &Time,
     batch: &[Reservation],
@@ -178,14 +178,14 @@ async fn ask(
 }
 
 /// A row of `reserve.sql`, without the record.
-struct Told<'r> {
+struct ReservedRow<'r> {
     how: &'r str,
     nth: Option<i64>,
     begun: Option<Uuid>,
     now: Timestamp,
 }
 
-impl<'r> Told<'r> {
+impl<'r> ReservedRow<'r> {
     fn read(row: &'r Row) -> std::result::Result<Self, Failure> {
         Ok(Self {
             how: row.try_get(0)?,
@@ -209,12 +209,13 @@ impl<'r> Told<'r> {
             }
             (None, None) => None,
         };
-        let nobodys = || Failure::Corrupt("an answer was given to nobody's request".into());
-        let at = at.filter(|at| *at < batch.len()).ok_or_else(nobodys)?;
+        let unasked =
+            || Failure::Corrupt("reserve.sql answered a request that was not sent".into());
+        let at = at.filter(|at| *at < batch.len()).ok_or_else(unasked)?;
         let request = &batch[at].request;
         let known = &mut answers[at];
         match self.how {
-            "begun" | "anew" => *known = Some(Answer::Decided(self.begins(request))),
+            "begun" | "anew" => *known = Some(Answer::Decided(self.first_attempt(request))),
             "again" => {
                 let grant = grant(row::record_from(row, RECORD)?)?;
                 *known = Some(Answer::Decided(Decision::Execute(grant)));
@@ -225,13 +226,13 @@ impl<'r> Told<'r> {
             }
             "lost" => {
                 let record = row::record_from(row, RECORD)?;
-                *known = Some(judge(record, request, self.now));
+                *known = Some(decide(record, request, self.now));
             }
-            // What this statement changed it also found as it was before.
+            // The statement also returns a row that it changed as it was before.
             "found" if known.is_none() => {
                 let record = row::record_from(row, RECORD)?;
                 *known = Some(if record.identity.names_same_record(&request.identity) {
-                    judge(record, request, self.now)
+                    decide(record, request, self.now)
                 } else {
                     Answer::Collided
                 });
@@ -239,14 +240,14 @@ impl<'r> Told<'r> {
             "found" => {}
             other => {
                 return Err(Failure::Corrupt(
-                    format!("no answer is called {other:?}").into(),
+                    format!("unknown answer {other:?} of reserve.sql").into(),
                 ));
             }
         }
         Ok(())
     }
 
-    fn begins(&self, request: &Reserve) -> Decision {
+    fn first_attempt(&self, request: &Reserve) -> Decision {
         let fence = Fence {
             id: request.id,
             attempt: 1,
@@ -273,8 +274,8 @@ fn grant(record: Record) -> std::result::Result<Grant, Failure> {
     })
 }
 
-/// What a record means for a request that was granted nothing.
-fn judge(record: Record, request: &Reserve, now: Timestamp) -> Answer {
+/// Decides for a request that was granted nothing.
+fn decide(record: Record, request: &Reserve, now: Timestamp) -> Answer {
     let lapsed = match &record.state {
         State::InProgress(lease) if lease.locked_until <= now => Some(InProgress {
             fence: record.fence(),
@@ -287,9 +288,9 @@ fn judge(record: Record, request: &Reserve, now: Timestamp) -> Answer {
         | State::Expired { .. } => None,
     };
     match transition::reserve(Some(record), request.clone(), now).answer {
-        // The statement would have granted these, had nobody else been there.
-        Decision::Execute(_) | Decision::Resume(_) => Answer::Again(lapsed),
-        Decision::Unknown(_) if lapsed.is_some() => Answer::Again(lapsed),
+        // The statement grants these unless another request is in the way.
+        Decision::Execute(_) | Decision::Resume(_) => Answer::Retry(lapsed),
+        Decision::Unknown(_) if lapsed.is_some() => Answer::Retry(lapsed),
         decision @ (Decision::Replay(_)
         | Decision::InProgress(_)
         | Decision::Unknown(_)
@@ -298,8 +299,8 @@ fn judge(record: Record, request: &Reserve, now: Timestamp) -> Answer {
     }
 }
 
-/// Answers those who have an answer, and leaves the others to be asked again.
-fn settle(batch: &mut Vec<Reservation>, answers: Vec<Option<Answer>>) {
+/// Answers the calls that are decided, and leaves the others in the batch to be retried.
+fn answer_decided(batch: &mut Vec<Reservation>, answers: Vec<Option<Answer>>) {
     let calls = std::mem::take(batch);
     for (call, answer) in calls.into_iter().zip(answers) {
         let answer = match answer {
@@ -307,18 +308,18 @@ fn settle(batch: &mut Vec<Reservation>, answers: Vec<Option<Answer>>) {
             Some(Answer::Collided) => {
                 Err(Failure::Corrupt("two identities have one hash".into()).of_write())
             }
-            // The lease is over, and somebody holds the row: most likely its owner, who is
-            // saying how it ended at this moment. Nothing is decided over its head.
-            Some(Answer::Again(Some(lapsed))) if call.tries >= HELD_TRIES => {
+            // The lease expired and the row is locked, most likely by its owner, who is writing the
+            // outcome at this moment. That outcome decides.
+            Some(Answer::Retry(Some(lapsed))) if call.tries >= LOCKED_TRIES => {
                 Ok(Decision::InProgress(lapsed))
             }
-            // Somebody inserted in the instant between the statement's snapshot and its write.
-            Some(Answer::Again(_)) | None => {
+            // Another request inserted between the statement's snapshot and its write.
+            Some(Answer::Retry(_)) | None => {
                 batch.push(call);
                 continue;
             }
         };
-        // Whoever asked may be gone.
+        // The caller may have been dropped.
         let _ = call.reply.send(answer);
     }
 }

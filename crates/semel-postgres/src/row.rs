@@ -1,12 +1,12 @@
-//! Rows as records. A row that makes no sense is reported, never guessed at.
+//! Rows as records. An invalid row is an error.
 
-pub(crate) mod figures;
+pub(crate) mod statistics;
 
 use bytes::Bytes;
-use semel_core::history::{Entry, Note, What};
+use semel_core::history::{Entry, EntryKind, Note};
 use semel_core::inbox::{Message, Parked};
 use semel_core::outbox::{Backlog, DeadEvent, Event, EventId, Waiting};
-use semel_core::store::{Standing, Summary, Tally};
+use semel_core::store::{CountWithOldest, Summary, UnfinishedCounts};
 use semel_core::time::duration;
 use semel_core::{
     Code, Fence, Fingerprint, Identity, Key, KeyScope, Lease, OperationId, Record, RecoveryPoint,
@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use crate::error::Failure;
 
-/// A name as PostgreSQL has it.
+/// A record's id as a PostgreSQL value.
 pub(crate) fn uuid(id: OperationId) -> Uuid {
     Uuid::from_bytes(*id.as_bytes())
 }
@@ -86,16 +86,16 @@ pub(crate) fn record_from(row: &Row, first: usize) -> Result<Record, Failure> {
         body_expires_at,
         purge_at,
     };
-    stored
-        .into_record()
-        .ok_or_else(|| Failure::Corrupt(format!("operation {id} is half {status}").into()))
+    stored.into_record().ok_or_else(|| {
+        Failure::Corrupt(format!("record {id} has status {status} without its columns").into())
+    })
 }
 
 /// A row of a list.
 pub(crate) enum Listed {
-    /// An operation that fits.
+    /// A record that matches.
     Operation(Summary),
-    /// How far was looked.
+    /// The last id that was examined.
     Floor(OperationId),
 }
 
@@ -148,10 +148,10 @@ pub(crate) fn entry(row: &Row) -> Result<Entry, Failure> {
     })
 }
 
-/// A row of `standing.sql`.
-pub(crate) fn standing(row: &Row) -> Result<Standing, Failure> {
+/// A row of `count_unfinished.sql`.
+pub(crate) fn unfinished_counts(row: &Row) -> Result<UnfinishedCounts, Failure> {
     let mut columns = Columns { row, next: 0 };
-    Ok(Standing {
+    Ok(UnfinishedCounts {
         operation: columns.take::<String>()?.into(),
         in_progress: columns.tally()?,
         unknown: columns.tally()?,
@@ -159,7 +159,7 @@ pub(crate) fn standing(row: &Row) -> Result<Standing, Failure> {
     })
 }
 
-/// A row of `claim_parked.sql`: as it was before this look.
+/// A row of `claim_parked.sql`: as it was before this claim.
 pub(crate) fn parked(row: &Row) -> Result<Parked, Failure> {
     let mut columns = Columns { row, next: 0 };
     Ok(Parked {
@@ -260,7 +260,7 @@ impl<'r> Columns<'r> {
         })
     }
 
-    /// Numbers are wider in the table than here, since PostgreSQL has none without a sign.
+    /// Columns are wider than the Rust types, since PostgreSQL has no unsigned integers.
     fn count(&mut self) -> Result<u32, Failure> {
         narrow(self.take::<i64>()?)
     }
@@ -273,8 +273,8 @@ impl<'r> Columns<'r> {
         narrow(self.take::<i32>()?)
     }
 
-    fn tally(&mut self) -> Result<Tally, Failure> {
-        Ok(Tally {
+    fn tally(&mut self) -> Result<CountWithOldest, Failure> {
+        Ok(CountWithOldest {
             count: narrow(self.take::<i64>()?)?,
             oldest: self.optional_time()?,
         })
@@ -288,10 +288,10 @@ impl<'r> Columns<'r> {
         self.take::<Option<&[u8]>>()?.map(digest).transpose()
     }
 
-    fn what(&mut self) -> Result<What, Failure> {
+    fn what(&mut self) -> Result<EntryKind, Failure> {
         let word: &str = self.take()?;
-        What::from_word(word)
-            .ok_or_else(|| Failure::Corrupt(format!("nothing is told as {word:?}").into()))
+        EntryKind::from_word(word)
+            .ok_or_else(|| Failure::Corrupt(format!("unknown history entry {word:?}").into()))
     }
 
     fn status(&mut self) -> Result<Status, Failure> {
@@ -301,7 +301,7 @@ impl<'r> Columns<'r> {
     fn scope(&mut self) -> Result<KeyScope, Failure> {
         let word: &str = self.take()?;
         KeyScope::from_word(word)
-            .ok_or_else(|| Failure::Corrupt(format!("no scope is called {word:?}").into()))
+            .ok_or_else(|| Failure::Corrupt(format!("unknown key scope {word:?}").into()))
     }
 
     fn identity(&mut self) -> Result<Identity, Failure> {
@@ -346,13 +346,13 @@ impl<'r> Columns<'r> {
 
 fn status(word: &str) -> Result<Status, Failure> {
     Status::from_word(word)
-        .ok_or_else(|| Failure::Corrupt(format!("no status is called {word:?}").into()))
+        .ok_or_else(|| Failure::Corrupt(format!("unknown status {word:?}").into()))
 }
 
 fn digest(bytes: &[u8]) -> Result<[u8; 32], Failure> {
     bytes
         .try_into()
-        .map_err(|_| Failure::Corrupt("a digest has not 32 bytes".into()))
+        .map_err(|_| Failure::Corrupt("a digest does not have 32 bytes".into()))
 }
 
 fn narrow<T: TryFrom<W>, W: Copy + std::fmt::Display>(wide: W) -> Result<T, Failure> {

@@ -1,4 +1,4 @@
-//! The database's clock, and what is known of it here.
+//! The database's clock, and an estimate of it in this process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -7,18 +7,18 @@ use std::time::Instant;
 use semel_core::{Clock, Timestamp};
 use tokio_postgres::{GenericClient, Statement};
 
-/// The clock that judges: the database's, unless a test brings its own.
+/// The clock that leases and windows are judged by: the database's, unless a test gives one.
 #[derive(Debug)]
 pub(crate) struct Time {
     given: Option<Arc<dyn Clock>>,
-    seen: Arc<Seen>,
+    estimate: Arc<ClockEstimate>,
 }
 
-/// What was last seen of the database's clock, carried on by this machine's steady one.
+/// The database's clock as last seen, advanced by this machine's monotonic clock.
 #[derive(Debug)]
-struct Seen {
+struct ClockEstimate {
     began: Instant,
-    /// The database's time when the steady clock stood at nothing.
+    /// The database's time at `began`.
     offset: AtomicI64,
 }
 
@@ -27,7 +27,7 @@ struct Seen {
 pub(crate) struct Sent(i64);
 
 impl Time {
-    /// What the clock that judges says now, in microseconds.
+    /// The current time in microseconds.
     pub(crate) async fn ask(
         &self,
         client: &impl GenericClient,
@@ -38,19 +38,19 @@ impl Time {
 
     #[allow(
         clippy::disallowed_methods,
-        reason = "the steady clock only carries on what the database said"
+        reason = "the monotonic clock only advances the database's time"
     )]
     pub(crate) fn new(given: Option<Arc<dyn Clock>>) -> Self {
         Self {
             given,
-            seen: Arc::new(Seen {
+            estimate: Arc::new(ClockEstimate {
                 began: Instant::now(),
                 offset: AtomicI64::new(0),
             }),
         }
     }
 
-    /// What statements take for now: nothing, and the database asks its own clock.
+    /// The time that statements get as a parameter; with none the database uses its own clock.
     pub(crate) fn given(&self) -> Option<i64> {
         self.given.as_ref().map(|clock| clock.now().as_micros())
     }
@@ -58,31 +58,31 @@ impl Time {
     pub(crate) fn clock(&self) -> Arc<dyn Clock> {
         match &self.given {
             Some(given) => Arc::clone(given),
-            None => Arc::clone(&self.seen) as Arc<dyn Clock>,
+            None => Arc::clone(&self.estimate) as Arc<dyn Clock>,
         }
     }
 
     pub(crate) fn sending(&self) -> Sent {
-        Sent(self.seen.steady())
+        Sent(self.estimate.elapsed_micros())
     }
 
-    /// The database said what time it is, some time after the statement was sent. Taken for the
-    /// time *at* sending it is a little late, so that copies of answers end early, not late.
+    /// Takes the database's time of a statement for the time when the statement was sent. The
+    /// estimate is ahead by the time on the wire, so that cached responses end early, not late.
     pub(crate) fn heard(&self, sent: Sent, now: i64) {
-        self.seen.offset.store(now - sent.0, Ordering::Relaxed);
+        self.estimate.offset.store(now - sent.0, Ordering::Relaxed);
     }
 }
 
-impl Seen {
-    fn steady(&self) -> i64 {
+impl ClockEstimate {
+    fn elapsed_micros(&self) -> i64 {
         i64::try_from(self.began.elapsed().as_micros()).unwrap_or(i64::MAX)
     }
 }
 
-impl Clock for Seen {
+impl Clock for ClockEstimate {
     fn now(&self) -> Timestamp {
         let offset = self.offset.load(Ordering::Relaxed);
-        Timestamp::from_micros(offset.saturating_add(self.steady()))
+        Timestamp::from_micros(offset.saturating_add(self.elapsed_micros()))
     }
 }
 
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_database_is_never_behind_what_is_told_here() {
+    fn the_estimate_is_never_behind_the_database() {
         let time = Time::new(None);
         let sent = time.sending();
         let database = 1_700_000_000_000_000;

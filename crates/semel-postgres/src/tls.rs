@@ -1,4 +1,4 @@
-//! Whom to believe.
+//! Which server certificates to accept.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme
 
 use crate::error::Error;
 
-/// Whose certificates are believed.
+/// Which server certificates are accepted.
 pub(crate) enum Trust {
     /// Those signed by the authorities in a file.
     File(PathBuf),
-    /// Those signed by the authorities that this machine trusts.
+    /// Those signed by the operating system's root certificates.
     System,
-    /// Anybody's: what `sslmode=prefer` means everywhere. It hides the traffic from those who
-    /// listen, and not from those who stand in between.
-    Anyone,
+    /// Any, as `sslmode=prefer` means everywhere. This protects from eavesdropping, and not from an
+    /// attacker in the middle.
+    AnyCertificate,
 }
 
 pub(crate) fn client(trust: &Trust) -> Result<ClientConfig, Error> {
-    // Named, not taken from the process: that may have none, or another.
+    // Not the process default: there may be none, or another.
     let provider = Arc::new(aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -36,15 +36,15 @@ pub(crate) fn client(trust: &Trust) -> Result<ClientConfig, Error> {
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             if added == 0 {
                 return Err(Error::Certificates(
-                    "this machine trusts nobody; name a file with `sslrootcert=`".into(),
+                    "the operating system has no root certificates; name a file with `sslrootcert=`".into(),
                 ));
             }
             roots
         }
-        Trust::Anyone => {
+        Trust::AnyCertificate => {
             return Ok(builder
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(Believing(provider)))
+                .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
                 .with_no_client_auth());
         }
     };
@@ -66,11 +66,11 @@ fn from_file(path: &Path) -> Result<RootCertStore, Error> {
     Ok(roots)
 }
 
-/// Believes every certificate, and still wants the handshake to be signed with it.
+/// Accepts every certificate, but checks that the handshake is signed with it.
 #[derive(Debug)]
-struct Believing(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Believing {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -1,7 +1,7 @@
-//! The application's own writes and the completion, in one commit.
+//! The application's writes and the completion, in one commit.
 //!
-//! A handler makes its changes in a transaction and leaves it to the layer, which completes or
-//! advances the operation in it and commits. [`Begun`] is for tokio-postgres; [`Sqlx`] is for sqlx,
+//! A handler writes in a transaction and hands it to the layer, which completes or advances the
+//! record in it and commits. [`OpenTransaction`] is for tokio-postgres; [`Sqlx`] is for sqlx,
 //! behind the feature of that name. For any other driver: `SELECT semel_complete(…)` and
 //! `SELECT semel_advance(…)`.
 
@@ -10,7 +10,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 
-use semel_core::transaction::{Conclude, Finished, Finishing, Word};
+use semel_core::transaction::{Conclude, Finished, Finishing, TransactionWrite};
 use semel_core::transition::{Completion, Fenced};
 use semel_core::{Error, Fence, Held, RecoveryPoint, Status, Transaction, headers};
 use tokio_postgres::Client;
@@ -24,60 +24,60 @@ const BEGIN: &str = include_str!("../queries/begin.sql");
 const COMMIT: &str = include_str!("../queries/commit.sql");
 const ROLLBACK: &str = include_str!("../queries/rollback.sql");
 
-/// In one message, of which nothing is done after the first part that fails.
-const COMMIT_IF_SOUND: &str = concat!(
-    include_str!("../queries/sound.sql"),
+/// One message: the server stops at the first part that fails.
+const CHECK_AND_COMMIT: &str = concat!(
+    include_str!("../queries/check_transaction.sql"),
     ";",
     include_str!("../queries/commit.sql")
 );
 
-/// A connection of tokio-postgres in a transaction of the application's, to the database that
-/// holds the records. It derefs to the connection. Dropping it rolls back.
+/// An application's transaction on a tokio-postgres connection, in the database that holds the
+/// records. It derefs to the connection. Dropping it rolls back.
 ///
 /// `C` is a [`Client`] in a box or an [`Arc`], or what a pool gives instead.
 #[derive(Debug)]
-pub struct Begun<C: Deref<Target = Client> + Send + Sync + 'static> {
-    /// Shared with whoever rolls back: the pool gets it back after that.
+pub struct OpenTransaction<C: Deref<Target = Client> + Send + Sync + 'static> {
+    /// Shared with the task that rolls back: the pool gets the connection back afterwards.
     client: Arc<C>,
     over: bool,
 }
 
-impl<C: Deref<Target = Client> + Send + Sync + 'static> Begun<C> {
-    /// Begins.
+impl<C: Deref<Target = Client> + Send + Sync + 'static> OpenTransaction<C> {
+    /// Begins a transaction.
     ///
     /// # Errors
-    /// The driver's; nothing is begun then.
+    /// The driver's error; then no transaction was begun.
     ///
     /// # Cancellation
     /// Dropping the future rolls back.
     pub async fn begin(client: C) -> Result<Self, tokio_postgres::Error> {
-        // Made before it is asked: if this future is dropped, it rolls back.
-        let begun = Self {
+        // Constructed before BEGIN is sent: dropping this future rolls back.
+        let open = Self {
             client: Arc::new(client),
             over: false,
         };
-        begun.batch_execute(BEGIN).await?;
-        Ok(begun)
+        open.batch_execute(BEGIN).await?;
+        Ok(open)
     }
 
-    /// Commits, where there is no operation to say anything of: a consumer of messages.
+    /// Commits without a record, for a consumer of messages.
     ///
     /// # Errors
-    /// The driver's. Where the server refused, which it also does after a statement that failed
-    /// unnoticed, it is rolled back. Where the connection broke it may be committed.
+    /// The driver's error. Where the server refused, also because an earlier statement failed, the
+    /// transaction is rolled back. Where the connection broke it may be committed.
     ///
     /// # Cancellation
     /// Dropping the future leaves it committed or rolled back.
     pub async fn commit(mut self) -> Result<(), tokio_postgres::Error> {
-        self.batch_execute(COMMIT_IF_SOUND).await?;
+        self.batch_execute(CHECK_AND_COMMIT).await?;
         self.over = true;
         Ok(())
     }
 
-    async fn say(&self, fence: Fence, word: &Word) -> Result<Held, Failure> {
+    async fn write_outcome(&self, fence: Fence, word: &TransactionWrite) -> Result<Held, Failure> {
         match word {
-            Word::Complete(completion) => self.complete(fence, completion).await,
-            Word::Advance(point) => self.advance(fence, point).await,
+            TransactionWrite::Complete(completion) => self.complete(fence, completion).await,
+            TransactionWrite::Advance(point) => self.advance(fence, point).await,
         }
     }
 
@@ -121,8 +121,8 @@ impl<C: Deref<Target = Client> + Send + Sync + 'static> Begun<C> {
         let Some(word) = conclude(None) else {
             return Ok(Finished::RolledBack);
         };
-        // Until the commit is sent nothing can have been committed.
-        let held = self.say(fence, &word).await;
+        // Before COMMIT is sent nothing can be committed.
+        let held = self.write_outcome(fence, &word).await;
         let held = held.map_err(Failure::of_read)?;
         if let Held::Fenced(_) = held {
             return Ok(Finished::Held(held));
@@ -134,7 +134,7 @@ impl<C: Deref<Target = Client> + Send + Sync + 'static> Begun<C> {
     }
 }
 
-impl<C: Deref<Target = Client> + Send + Sync + 'static> Deref for Begun<C> {
+impl<C: Deref<Target = Client> + Send + Sync + 'static> Deref for OpenTransaction<C> {
     type Target = Client;
 
     fn deref(&self) -> &Client {
@@ -142,7 +142,7 @@ impl<C: Deref<Target = Client> + Send + Sync + 'static> Deref for Begun<C> {
     }
 }
 
-impl<C: Deref<Target = Client> + Send + Sync + 'static> Drop for Begun<C> {
+impl<C: Deref<Target = Client> + Send + Sync + 'static> Drop for OpenTransaction<C> {
     fn drop(&mut self) {
         if self.over || self.is_closed() {
             return;
@@ -152,12 +152,12 @@ impl<C: Deref<Target = Client> + Send + Sync + 'static> Drop for Begun<C> {
             // A connection that breaks now has rolled back.
             let _ = client.batch_execute(ROLLBACK).await;
         });
-        // Polled once it is on its way, before anything else that is said on this connection.
-        let said = rollback
+        // One poll sends the statement, before any later one on this connection.
+        let sent = rollback
             .as_mut()
             .poll(&mut Context::from_waker(Waker::noop()));
-        // Without a runtime nobody could use the connection again either.
-        if said.is_pending()
+        // Without a runtime the connection cannot be used again either.
+        if sent.is_pending()
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
             runtime.spawn(rollback);
@@ -165,13 +165,13 @@ impl<C: Deref<Target = Client> + Send + Sync + 'static> Drop for Begun<C> {
     }
 }
 
-impl<C: Deref<Target = Client> + Send + Sync + 'static> Transaction for Begun<C> {
+impl<C: Deref<Target = Client> + Send + Sync + 'static> Transaction for OpenTransaction<C> {
     fn finish(self: Box<Self>, fence: Fence, conclude: Conclude) -> Finishing {
         Box::pin(self.end(fence, conclude))
     }
 }
 
-/// What `semel.complete` or `semel.advance` said.
+/// The answer of `semel.complete` or `semel.advance`.
 fn held(word: &str, status: Option<&str>, attempt: Option<i64>) -> Result<Held, Failure> {
     match word {
         "applied" => Ok(Held::Applied),
@@ -184,22 +184,22 @@ fn held(word: &str, status: Option<&str>, attempt: Option<i64>) -> Result<Held, 
             }))
         }
         other => Err(Failure::Corrupt(
-            format!("no end of an execution is called {other:?}").into(),
+            format!("unknown answer {other:?} of semel.complete or semel.advance").into(),
         )),
     }
 }
 
 #[cfg(feature = "sqlx")]
-pub use of_sqlx::Sqlx;
+pub use sqlx_transaction::Sqlx;
 
 #[cfg(feature = "sqlx")]
-mod of_sqlx {
+mod sqlx_transaction {
     use sqlx::Row as _;
     use sqlx::postgres::PgRow;
 
     use super::{
         ADVANCE, COMPLETE, Completion, Conclude, Error, Fence, Finished, Finishing, Held,
-        RecoveryPoint, Transaction, Word, headers, held, uuid,
+        RecoveryPoint, Transaction, TransactionWrite, headers, held, uuid,
     };
 
     /// A transaction of sqlx, in the database that holds the records.
@@ -207,10 +207,14 @@ mod of_sqlx {
     pub struct Sqlx(pub sqlx::Transaction<'static, sqlx::Postgres>);
 
     impl Sqlx {
-        async fn say(&mut self, fence: Fence, word: &Word) -> Result<Held, sqlx::Error> {
+        async fn write_outcome(
+            &mut self,
+            fence: Fence,
+            word: &TransactionWrite,
+        ) -> Result<Held, sqlx::Error> {
             let row = match word {
-                Word::Complete(completion) => self.complete(fence, completion).await?,
-                Word::Advance(point) => self.advance(fence, point).await?,
+                TransactionWrite::Complete(completion) => self.complete(fence, completion).await?,
+                TransactionWrite::Advance(point) => self.advance(fence, point).await?,
             };
             let word: String = row.try_get(0)?;
             let status: Option<String> = row.try_get(1)?;
@@ -255,8 +259,8 @@ mod of_sqlx {
             let Some(word) = conclude(None) else {
                 return Ok(Finished::RolledBack);
             };
-            // Until the commit is sent nothing can have been committed.
-            let held = match self.say(fence, &word).await {
+            // Before COMMIT is sent nothing can be committed.
+            let held = match self.write_outcome(fence, &word).await {
                 Ok(held) => held,
                 Err(error) => {
                     return Err(Error::Unavailable {
@@ -282,8 +286,8 @@ mod of_sqlx {
         }
     }
 
-    /// Whether the server said no and stayed: only an error that ends the session may come
-    /// after a commit.
+    /// Whether the server refused and the session continues: only an error that ends the session may
+    /// come after a commit.
     fn is_refusal(error: &sqlx::Error) -> bool {
         error
             .as_database_error()

@@ -1,7 +1,7 @@
-//! What is said within a transaction of the application's, by any of the drivers.
+//! Events and markers in an application's transaction, with any of the drivers.
 
 #[cfg(feature = "sqlx")]
-mod of_sqlx;
+mod sqlx_driver;
 
 use std::future::Future;
 use std::ops::Deref;
@@ -14,25 +14,25 @@ use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Row};
 
 use crate::outbox::uuid;
-use crate::transaction::Begun;
+use crate::transaction::OpenTransaction;
 
 const PUBLISH: &str = include_str!("../queries/publish.sql");
 const ONCE: &str = include_str!("../queries/once.sql");
 const SAVEPOINT: &str = include_str!("../queries/savepoint.sql");
-const UNDO: &str = include_str!("../queries/undo.sql");
-const KEEP: &str = include_str!("../queries/keep.sql");
+const ROLLBACK_TO: &str = include_str!("../queries/rollback_savepoint.sql");
+const RELEASE: &str = include_str!("../queries/release_savepoint.sql");
 
-/// A transaction of the application's, in the database that holds the records:
-/// [`Begun`], tokio-postgres' own, and behind the feature `sqlx` also `Sqlx` and sqlx' own.
+/// An application's transaction in the database that holds the records:
+/// [`OpenTransaction`], tokio-postgres' own, and behind the feature `sqlx` also `Sqlx` and sqlx' own.
 ///
-/// A bare connection is none: what is said on it would be committed by itself.
+/// A bare connection is not a transaction: each statement on it would be committed by itself.
 ///
 /// ```compile_fail
 /// # async fn demo(mut client: tokio_postgres::Client, event: semel_core::outbox::Event) {
 /// let _ = semel_postgres::Outbox.publish(&mut client, &event).await;
 /// # }
 /// ```
-pub trait InTransaction: Says {}
+pub trait InTransaction: Driver {}
 
 /// Why nothing was written within a transaction.
 #[derive(Debug, thiserror::Error)]
@@ -41,24 +41,24 @@ pub enum Unwritten {
     /// The event can never be published.
     #[error(transparent)]
     Event(#[from] outbox::Invalid),
-    /// The name can never be kept.
+    /// The name cannot be stored.
     #[error("the name of a {0} has 1 to 255 bytes, none of them zero")]
     Name(&'static str),
-    /// The database refused, or went away. The driver's own error says which.
+    /// The database refused, or the connection broke. The driver's error says which.
     #[error("the database wrote nothing; roll the transaction back")]
     Database(#[source] Source),
 }
 
-/// Nobody else can say what a transaction is.
-pub(crate) mod says {
+/// Private, so that other crates cannot implement [`InTransaction`].
+pub(crate) mod driver {
     use super::{Event, Future, Source};
 
-    /// One of Semel's functions.
+    /// A call of one of Semel's SQL functions.
     #[derive(Clone, Copy)]
     pub enum Call<'a> {
-        /// An event is written.
+        /// Writes an event.
         Publish(&'a Event),
-        /// A message is marked, unless it was before.
+        /// Marks a message, unless it is marked already.
         Once {
             consumer: &'a str,
             message_id: &'a str,
@@ -66,25 +66,25 @@ pub(crate) mod says {
         },
     }
 
-    pub trait Says: Send {
-        /// Calls it; whether it changed anything, where it says so.
+    pub trait Driver: Send {
+        /// Calls the function. Returns whether it changed anything.
         fn call(&mut self, call: Call<'_>) -> impl Future<Output = Result<bool, Source>> + Send;
 
-        /// What follows can be undone.
+        /// Sets a savepoint.
         fn savepoint(&mut self) -> impl Future<Output = Result<(), Source>> + Send;
 
-        /// What followed is the transaction's own.
-        fn keep(&mut self) -> impl Future<Output = Result<(), Source>> + Send;
+        /// Releases the savepoint, and keeps what followed it.
+        fn release(&mut self) -> impl Future<Output = Result<(), Source>> + Send;
 
-        /// What followed is undone before anything else that is said. Waits for nothing, so that
-        /// it can be said by somebody who was dropped.
-        fn undo(&mut self);
+        /// Sends the rollback to the savepoint before any later statement. Does not wait, so that it
+        /// can be called while a future is dropped.
+        fn roll_back(&mut self);
     }
 }
 
-use says::{Call, Says};
+use driver::{Call, Driver};
 
-/// As one message, with the types: nothing has to be asked for first.
+/// Sends the types with the statement, so that one round trip is enough.
 async fn call(client: &Client, call: Call<'_>) -> Result<bool, Source> {
     match call {
         Call::Publish(event) => {
@@ -114,56 +114,56 @@ async fn call(client: &Client, call: Call<'_>) -> Result<bool, Source> {
                 (&remember_us, Type::INT8),
             ];
             let rows: Vec<Row> = client.query_typed(ONCE, &parameters).await?;
-            let row = rows.first().ok_or("semel_once gave no answer")?;
+            let row = rows.first().ok_or("semel_once returned no row")?;
             Ok(row.try_get(0)?)
         }
     }
 }
 
-/// Polled once each is on its way, in this order, before anything else on this connection.
-fn undo(client: &Client) {
-    for statement in [UNDO, KEEP] {
-        let said = pin!(client.batch_execute(statement));
-        let _ = said.poll(&mut Context::from_waker(Waker::noop()));
+/// One poll sends a statement: both are sent in this order, before any later one.
+fn roll_back(client: &Client) {
+    for statement in [ROLLBACK_TO, RELEASE] {
+        let sent = pin!(client.batch_execute(statement));
+        let _ = sent.poll(&mut Context::from_waker(Waker::noop()));
     }
 }
 
-impl<C: Deref<Target = Client> + Send + Sync + 'static> InTransaction for Begun<C> {}
+impl<C: Deref<Target = Client> + Send + Sync + 'static> InTransaction for OpenTransaction<C> {}
 
-impl<C: Deref<Target = Client> + Send + Sync + 'static> Says for Begun<C> {
-    async fn call(&mut self, said: Call<'_>) -> Result<bool, Source> {
-        call(self, said).await
+impl<C: Deref<Target = Client> + Send + Sync + 'static> Driver for OpenTransaction<C> {
+    async fn call(&mut self, function: Call<'_>) -> Result<bool, Source> {
+        call(self, function).await
     }
 
     async fn savepoint(&mut self) -> Result<(), Source> {
         Ok(self.batch_execute(SAVEPOINT).await?)
     }
 
-    async fn keep(&mut self) -> Result<(), Source> {
-        Ok(self.batch_execute(KEEP).await?)
+    async fn release(&mut self) -> Result<(), Source> {
+        Ok(self.batch_execute(RELEASE).await?)
     }
 
-    fn undo(&mut self) {
-        undo(self);
+    fn roll_back(&mut self) {
+        roll_back(self);
     }
 }
 
 impl InTransaction for tokio_postgres::Transaction<'_> {}
 
-impl Says for tokio_postgres::Transaction<'_> {
-    async fn call(&mut self, said: Call<'_>) -> Result<bool, Source> {
-        call(self.client(), said).await
+impl Driver for tokio_postgres::Transaction<'_> {
+    async fn call(&mut self, function: Call<'_>) -> Result<bool, Source> {
+        call(self.client(), function).await
     }
 
     async fn savepoint(&mut self) -> Result<(), Source> {
         Ok(self.batch_execute(SAVEPOINT).await?)
     }
 
-    async fn keep(&mut self) -> Result<(), Source> {
-        Ok(self.batch_execute(KEEP).await?)
+    async fn release(&mut self) -> Result<(), Source> {
+        Ok(self.batch_execute(RELEASE).await?)
     }
 
-    fn undo(&mut self) {
-        undo(self.client());
+    fn roll_back(&mut self) {
+        roll_back(self.client());
     }
 }

@@ -1,9 +1,8 @@
 //! A replay cache in Redis, in front of a durable store.
 //!
-//! [`Cached`] is a store around another one. It keeps completed answers in Redis and gives
-//! them to retries, so that a storm of retries that comes in through many processes does
-//! not reach the database. All else goes straight to the store inside, which remains the
-//! only one that decides.
+//! [`Cached`] wraps another store. It keeps completed answers in Redis and replays them to
+//! retries, so that a storm of retries through many processes does not reach the database. All
+//! other calls go directly to the inner store, which alone makes decisions.
 //!
 //! ```no_run
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,18 +15,18 @@
 //! # }
 //! ```
 //!
-//! Redis may be slow, empty, evicting, wrong or gone: that costs time, never an answer. An
-//! answer out of Redis is given only where the value itself says that it belongs to this
-//! request, is whole, was read in the store's present [`Epoch`](semel_core::store::Epoch),
-//! and is not over by the store's own clock.
+//! A Redis that is slow, empty, evicting, wrong or unreachable costs time and never changes an
+//! answer. An answer from Redis is used only if the value itself shows that it belongs to this
+//! request, is complete, was read in the store's current
+//! [`ErasureEpoch`](semel_core::store::ErasureEpoch), and has not expired by the store's clock.
 //!
-//! # What the store inside must keep
-//! Its epoch must outlive the process, and be the same for all processes, as the answers in
-//! Redis do and are. A store that counts erasures in its own memory and is durable itself
-//! (SQLite) would find answers after a restart that were erased before it.
+//! # Requirements on the inner store
+//! Its epoch must survive a restart and be the same in all processes, because the answers in Redis
+//! do and are. A durable store that counts erasures in process memory (SQLite) would, after a
+//! restart, replay answers that were erased before it.
 
 mod cached;
-mod link;
+mod connection;
 mod meters;
 mod value;
 
@@ -39,21 +38,20 @@ use redis::ConnectionAddr;
 pub use cached::Cached;
 pub use meters::names;
 
-use link::Link;
+use connection::RedisConnection;
 
-/// How long a retry waits for Redis. A database answers within this, so a Redis that needs
-/// longer has nothing to give.
-const LOOKUP_PATIENCE: Duration = Duration::from_millis(50);
+/// How long a retry waits for Redis. A database answers within this time, so waiting longer gains
+/// nothing.
+const LOOKUP_TIMEOUT: Duration = Duration::from_millis(50);
 
-/// What the keys in Redis begin with where nobody chose anything else.
+/// The default prefix of keys in Redis.
 pub const DEFAULT_PREFIX: &str = "semel:";
 
-/// Why a cache could not be opened. A Redis that is away is no reason.
+/// Why a cache could not be opened. An unreachable Redis is not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// No Redis can be meant by this address. The message does not repeat it, since it may
-    /// hold a password.
+    /// The address is invalid. The message does not repeat it, since it may contain a password.
     #[error(
         "the address of Redis makes no sense: {reason}. Write redis://HOST:PORT/DATABASE, or \
          rediss:// for TLS"
@@ -64,12 +62,12 @@ pub enum Error {
     },
 }
 
-/// How a [`Cached`] store is opened.
+/// Options for opening a [`Cached`] store.
 #[derive(Clone)]
 pub struct Options {
     url: Box<str>,
     prefix: Box<str>,
-    lookup_patience: Duration,
+    lookup_timeout: Duration,
     wait_for_fills: bool,
 }
 
@@ -80,14 +78,14 @@ impl Options {
         Self {
             url: url.into(),
             prefix: DEFAULT_PREFIX.into(),
-            lookup_patience: LOOKUP_PATIENCE,
+            lookup_timeout: LOOKUP_TIMEOUT,
             wait_for_fills: false,
         }
     }
 
-    /// What the keys begin with. **Each durable store needs its own,** unless its epochs are no
-    /// other store's, as PostgreSQL's are: two that share a Redis and a prefix would give each
-    /// other's answers to requests that are alike.
+    /// The prefix of the keys. **Each durable store needs its own,** unless its epochs are unique,
+    /// as those of PostgreSQL are: two stores that share a Redis and a prefix would replay each
+    /// other's answers to equal requests.
     pub fn prefix(self, prefix: impl Into<Box<str>>) -> Self {
         Self {
             prefix: prefix.into(),
@@ -95,17 +93,17 @@ impl Options {
         }
     }
 
-    /// Waits for Redis this long instead: for tests on machines that do something else.
+    /// Changes how long a retry waits for Redis: for tests on busy machines.
     #[doc(hidden)]
-    pub fn lookup_patience(self, lookup_patience: Duration) -> Self {
+    pub fn lookup_timeout(self, lookup_timeout: Duration) -> Self {
         Self {
-            lookup_patience,
+            lookup_timeout,
             ..self
         }
     }
 
-    /// Answers only when what was read is in Redis, too: for tests, which want to find it
-    /// there.
+    /// Makes a replay return only after its entry is written to Redis: for tests, which then find
+    /// it there.
     #[doc(hidden)]
     pub fn wait_for_fills(self) -> Self {
         Self {
@@ -114,8 +112,8 @@ impl Options {
         }
     }
 
-    /// Puts the cache in front of `store`. A Redis that does not answer is waited for no
-    /// longer than a second, warned about, and asked again later.
+    /// Puts the cache in front of `store`. If Redis does not answer within a second, this logs a
+    /// warning, and the cache connects later.
     ///
     /// # Errors
     /// [`Error::Address`], and nothing else.
@@ -124,21 +122,21 @@ impl Options {
     /// Dropping the future leaves nothing behind.
     pub async fn open<S>(self, store: S) -> Result<Cached<S>, Error> {
         let client = redis::Client::open(&*self.url).map_err(|error| Error::Address {
-            // Only the kind and the crate's own words: no part of the address.
+            // The error names its kind and the crate's description: no part of the address.
             reason: error.to_string().into(),
         })?;
         if let ConnectionAddr::TcpTls { insecure: true, .. } = client.get_connection_info().addr() {
             return Err(Error::Address {
-                reason: "`#insecure` asks for TLS that trusts anybody, which is not offered".into(),
+                reason: "`#insecure` asks for TLS without verification, which is not supported; remove it".into(),
             });
         }
-        let link = Arc::new(Link::new(client));
-        link.connect().await;
-        Ok(Cached::new(store, link, self))
+        let connection = Arc::new(RedisConnection::new(client));
+        connection.connect().await;
+        Ok(Cached::new(store, connection, self))
     }
 }
 
-/// Without the address, which may hold a password.
+/// Omits the address, which may contain a password.
 impl std::fmt::Debug for Options {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Options")

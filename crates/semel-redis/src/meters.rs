@@ -1,4 +1,4 @@
-//! What is counted.
+//! The metrics of the cache.
 
 use std::sync::OnceLock;
 
@@ -6,31 +6,31 @@ use metrics::Counter;
 
 /// Names of the metrics that the cache writes. They have no labels.
 pub mod names {
-    /// Retries answered out of Redis.
+    /// Retries answered from Redis.
     pub const HIT: &str = "api_idempotency_redis_hit_total";
-    /// Requests for which Redis had nothing that may be given.
+    /// Requests for which Redis had no valid entry.
     pub const MISS: &str = "api_idempotency_redis_miss_total";
-    /// Calls that failed or took too long, and values that could not be trusted.
+    /// Calls that failed or timed out, and values that were invalid.
     pub const ERROR: &str = "api_idempotency_redis_error_total";
 }
 
-/// The meters, taken from the recorder at first use: one that is installed later sees nothing.
+/// The counters, registered at first use. A recorder that is installed later gets nothing.
 #[derive(Default)]
 pub(crate) struct Meters {
-    made: OnceLock<Made>,
+    counters: OnceLock<Counters>,
 }
 
-pub(crate) struct Made {
+pub(crate) struct Counters {
     pub(crate) hit: Counter,
     pub(crate) miss: Counter,
     pub(crate) error: Counter,
 }
 
 impl std::ops::Deref for Meters {
-    type Target = Made;
+    type Target = Counters;
 
-    fn deref(&self) -> &Made {
-        self.made.get_or_init(|| Made {
+    fn deref(&self) -> &Counters {
+        self.counters.get_or_init(|| Counters {
             hit: metrics::counter!(names::HIT),
             miss: metrics::counter!(names::MISS),
             error: metrics::counter!(names::ERROR),

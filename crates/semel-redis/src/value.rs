@@ -1,9 +1,9 @@
-//! What is kept in Redis: one completed answer, all that says whom it belongs to, and a
+//! The encoding of an entry in Redis: one completed answer, the identity that it belongs to, and a
 //! checksum over both.
 //!
-//! Numbers are big-endian, and every part of variable length stands behind its length, so one
-//! entry has exactly one form. Whatever is not that form is refused, wherever it comes from:
-//! another program under our keys, a newer Semel, a Redis that returns half of it.
+//! Numbers are big-endian, and every part of variable length is preceded by its length, so one
+//! entry has exactly one encoding. Any other value is refused, whether another program wrote it
+//! under this key, a newer Semel did, or Redis returned half of it.
 //!
 //! ```text
 //! magic 6 | format 2 | epoch 8 | scope 1 | tenant | operation | key
@@ -12,10 +12,10 @@
 //! SHA-256 of all of that 32
 //! ```
 //!
-//! The checksum is against accidents. Whoever may write to Redis can make one.
+//! The checksum detects accidental corruption, not attackers who can write to Redis.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
-use semel_core::store::Epoch;
+use semel_core::store::ErasureEpoch;
 use semel_core::transition::Replay;
 use semel_core::{
     Fingerprint, Identity, Key, KeyScope, OperationId, Reserve, Resource, Response, Timestamp,
@@ -23,13 +23,13 @@ use semel_core::{
 };
 use sha2::{Digest as _, Sha256};
 
-/// The largest value. What is larger is rare, and on the one connection that all share it would
-/// hold up the small ones behind it.
+/// The largest value. Larger answers are rare, and on the one shared connection they would delay
+/// the small ones behind them.
 pub(crate) const MAX_BYTES: usize = 256 << 10;
 
 const MAGIC: &[u8; 6] = b"semel\0";
 
-/// Another layout is another number: then old values are of no use, and that is all.
+/// Every change of the layout needs a new number. Values of another format are ignored.
 const FORMAT: u16 = 1;
 
 const CHECKSUM_BYTES: usize = 32;
@@ -37,34 +37,34 @@ const CHECKSUM_BYTES: usize = 32;
 /// A completed answer, and the request that it answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// The store's when it was asked for the answer.
-    pub(crate) epoch: Epoch,
+    /// The erasure epoch of the store when it was asked for the answer.
+    pub(crate) epoch: ErasureEpoch,
     pub(crate) identity: Identity,
-    /// The record's own, not just one of a request's.
+    /// The fingerprint of the record, not just one of those of a request.
     pub(crate) fingerprint: Fingerprint,
     pub(crate) replay: Replay,
 }
 
-/// Why an entry is no answer.
+/// Why an entry does not answer a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unfit {
-    /// It belongs to somebody else: Redis gave what it was not asked for.
-    Foreign,
-    /// The same key asks for something else. The store knows what to say to that.
-    Misused,
-    /// Something was erased since.
-    Outdated,
-    /// The window or the body's time is over.
-    Over,
+pub(crate) enum Rejection {
+    /// It belongs to another identity: Redis returned another key's entry.
+    WrongIdentity,
+    /// The same key was used for a different request. The store decides about it.
+    FingerprintMismatch,
+    /// The store erased a record after the entry was written.
+    StaleEpoch,
+    /// The replay window or the body's window has ended.
+    Expired,
 }
 
 impl Entry {
-    /// The form in which it is kept; `None` where it is not kept: without a body, or too large.
+    /// The encoded entry; `None` if it has no body or is too large, and must not be stored.
     pub(crate) fn encode(&self) -> Option<Bytes> {
         let response = &self.replay.response;
         let body = response.body.as_ref()?;
         let lines = headers::encode(&response.headers);
-        // Before anything is copied.
+        // Checked before anything is copied.
         if body.len() + lines.len() > MAX_BYTES {
             return None;
         }
@@ -76,9 +76,9 @@ impl Entry {
             KeyScope::Operation => 0,
             KeyScope::Tenant => 1,
         });
-        put(&mut out, self.identity.tenant().as_bytes())?;
-        put(&mut out, self.identity.operation().as_bytes())?;
-        put(&mut out, self.identity.key().as_str().as_bytes())?;
+        put_part(&mut out, self.identity.tenant().as_bytes())?;
+        put_part(&mut out, self.identity.operation().as_bytes())?;
+        put_part(&mut out, self.identity.key().as_str().as_bytes())?;
         out.put_u16(self.fingerprint.version());
         out.put_slice(self.fingerprint.digest());
         out.put_slice(self.replay.id.as_bytes());
@@ -91,59 +91,64 @@ impl Entry {
         }
         out.put_u8(self.replay.resource.is_some().into());
         if let Some(resource) = &self.replay.resource {
-            put(&mut out, resource.kind.as_bytes())?;
-            put(&mut out, resource.id.as_bytes())?;
+            put_part(&mut out, resource.kind.as_bytes())?;
+            put_part(&mut out, resource.id.as_bytes())?;
         }
-        put(&mut out, &lines)?;
-        put(&mut out, body)?;
+        put_part(&mut out, &lines)?;
+        put_part(&mut out, body)?;
         let checksum = Sha256::digest(&out);
         out.put_slice(&checksum);
         (out.len() <= MAX_BYTES).then(|| out.freeze())
     }
 
-    /// The entry of a kept form; `None` where it is not one.
-    pub(crate) fn decode(mut kept: Bytes) -> Option<Self> {
-        if kept.len() > MAX_BYTES {
+    /// Decodes a stored value; `None` if `encode` did not write it.
+    pub(crate) fn decode(mut value: Bytes) -> Option<Self> {
+        if value.len() > MAX_BYTES {
             return None;
         }
-        let checksum = kept.split_off(kept.len().checked_sub(CHECKSUM_BYTES)?);
-        if Sha256::digest(&kept)[..] != checksum[..] {
+        let checksum = value.split_off(value.len().checked_sub(CHECKSUM_BYTES)?);
+        if Sha256::digest(&value)[..] != checksum[..] {
             return None;
         }
-        if array(&mut kept)? != *MAGIC || kept.try_get_u16().ok()? != FORMAT {
+        if take_array(&mut value)? != *MAGIC || value.try_get_u16().ok()? != FORMAT {
             return None;
         }
-        let epoch = Epoch(kept.try_get_u64().ok()?);
-        let scope = match kept.try_get_u8().ok()? {
+        let epoch = ErasureEpoch(value.try_get_u64().ok()?);
+        let scope = match value.try_get_u8().ok()? {
             0 => KeyScope::Operation,
             1 => KeyScope::Tenant,
             _ => return None,
         };
-        let (tenant, operation, key) = (text(&mut kept)?, text(&mut kept)?, text(&mut kept)?);
+        let (tenant, operation, key) = (
+            take_text(&mut value)?,
+            take_text(&mut value)?,
+            take_text(&mut value)?,
+        );
         let identity = Identity::new(tenant, operation, Key::new(key).ok()?)
             .ok()?
             .scoped(scope);
-        let fingerprint = Fingerprint::from_parts(kept.try_get_u16().ok()?, array(&mut kept)?);
-        let id = OperationId::from_bytes(array(&mut kept)?);
-        let status = kept.try_get_u16().ok()?;
-        let schema_version = kept.try_get_u16().ok()?;
-        let expires_at = instant(&mut kept)?;
-        let body_expires_at = if flag(&mut kept)? {
-            Some(instant(&mut kept)?)
+        let fingerprint =
+            Fingerprint::from_parts(value.try_get_u16().ok()?, take_array(&mut value)?);
+        let id = OperationId::from_bytes(take_array(&mut value)?);
+        let status = value.try_get_u16().ok()?;
+        let schema_version = value.try_get_u16().ok()?;
+        let expires_at = take_timestamp(&mut value)?;
+        let body_expires_at = if take_flag(&mut value)? {
+            Some(take_timestamp(&mut value)?)
         } else {
             None
         };
-        let resource = if flag(&mut kept)? {
+        let resource = if take_flag(&mut value)? {
             Some(Resource {
-                kind: text(&mut kept)?,
-                id: text(&mut kept)?,
+                kind: take_text(&mut value)?,
+                id: take_text(&mut value)?,
             })
         } else {
             None
         };
-        let headers = headers::decode(take(&mut kept)?)?;
-        let body = take(&mut kept)?;
-        if kept.has_remaining() {
+        let headers = headers::decode(take_part(&mut value)?)?;
+        let body = take_part(&mut value)?;
+        if value.has_remaining() {
             return None;
         }
         Some(Self {
@@ -165,31 +170,31 @@ impl Entry {
         })
     }
 
-    /// The answer to `request`, at this instant of the store's clock and in this epoch.
+    /// The answer to `request`, at this time of the store's clock and in this epoch.
     pub(crate) fn answer(
         self,
         request: &Reserve,
-        epoch: Option<Epoch>,
+        epoch: Option<ErasureEpoch>,
         now: Timestamp,
-    ) -> Result<Replay, Unfit> {
+    ) -> Result<Replay, Rejection> {
         if !self.identity.names_same_record(&request.identity) {
-            return Err(Unfit::Foreign);
+            return Err(Rejection::WrongIdentity);
         }
         if !request.fingerprints.matches(self.fingerprint) {
-            return Err(Unfit::Misused);
+            return Err(Rejection::FingerprintMismatch);
         }
         if epoch != Some(self.epoch) {
-            return Err(Unfit::Outdated);
+            return Err(Rejection::StaleEpoch);
         }
-        if self.over_at() <= now {
-            return Err(Unfit::Over);
+        if self.expires_at() <= now {
+            return Err(Rejection::Expired);
         }
         Ok(self.replay)
     }
 
-    /// From when on it is no answer any more: the end of the window or of the body's time,
+    /// When the entry becomes invalid: at the end of the replay window or of the body's window,
     /// whichever comes first.
-    pub(crate) fn over_at(&self) -> Timestamp {
+    pub(crate) fn expires_at(&self) -> Timestamp {
         let end = self.replay.expires_at;
         self.replay
             .body_expires_at
@@ -197,33 +202,33 @@ impl Entry {
     }
 }
 
-fn put(out: &mut BytesMut, part: &[u8]) -> Option<()> {
+fn put_part(out: &mut BytesMut, part: &[u8]) -> Option<()> {
     out.put_u32(u32::try_from(part.len()).ok()?);
     out.put_slice(part);
     Some(())
 }
 
-fn take(kept: &mut Bytes) -> Option<Bytes> {
-    let length = kept.try_get_u32().ok()? as usize;
-    (length <= kept.len()).then(|| kept.split_to(length))
+fn take_part(value: &mut Bytes) -> Option<Bytes> {
+    let length = value.try_get_u32().ok()? as usize;
+    (length <= value.len()).then(|| value.split_to(length))
 }
 
-fn text(kept: &mut Bytes) -> Option<Box<str>> {
-    Some(std::str::from_utf8(&take(kept)?).ok()?.into())
+fn take_text(value: &mut Bytes) -> Option<Box<str>> {
+    Some(std::str::from_utf8(&take_part(value)?).ok()?.into())
 }
 
-fn array<const N: usize>(kept: &mut Bytes) -> Option<[u8; N]> {
+fn take_array<const N: usize>(value: &mut Bytes) -> Option<[u8; N]> {
     let mut array = [0; N];
-    kept.try_copy_to_slice(&mut array).ok()?;
+    value.try_copy_to_slice(&mut array).ok()?;
     Some(array)
 }
 
-fn instant(kept: &mut Bytes) -> Option<Timestamp> {
-    kept.try_get_i64().ok().map(Timestamp::from_micros)
+fn take_timestamp(value: &mut Bytes) -> Option<Timestamp> {
+    value.try_get_i64().ok().map(Timestamp::from_micros)
 }
 
-fn flag(kept: &mut Bytes) -> Option<bool> {
-    match kept.try_get_u8().ok()? {
+fn take_flag(value: &mut Bytes) -> Option<bool> {
+    match value.try_get_u8().ok()? {
         0 => Some(false),
         1 => Some(true),
         _ => None,

@@ -1,4 +1,4 @@
-//! A ciphertext and the name of its key.
+//! The envelope: a ciphertext and the name of its key.
 
 use aws_lc_rs::aead::{Aad, NONCE_LEN, Nonce};
 use bytes::{BufMut as _, Bytes, BytesMut};
@@ -7,42 +7,42 @@ use sha2::{Digest as _, Sha256};
 
 use crate::Keyring;
 
-/// How an envelope begins: with a byte that no text begins with, and the version of this form.
+/// The first bytes of an envelope: a byte that no text starts with, and the version of the format.
 const MAGIC: [u8; 7] = *b"\0SEMEL\x01";
 
-/// The most bytes that sealing adds: the beginning, the name of the key and its length, the tag.
-pub(crate) const MOST_OVERHEAD: usize = MAGIC.len() + 1 + crate::keyring::MAX_NAME_BYTES + 16;
+/// The most bytes that sealing adds: the magic, the key name and its length, and the tag.
+pub(crate) const MAX_OVERHEAD: usize = MAGIC.len() + 1 + crate::keyring::MAX_NAME_BYTES + 16;
 
-/// What a ciphertext belongs to. It opens nowhere else.
-pub(crate) struct Place<'a> {
-    /// The operation, its recovery point, or the event.
-    pub(crate) of: &'a [u8],
-    /// Which part of it.
-    pub(crate) part: &'static str,
+/// The field that a ciphertext belongs to. It does not decrypt in any other field.
+pub(crate) struct SealedField<'a> {
+    /// The id of the operation, recovery point or event that has the field.
+    pub(crate) owner: &'a [u8],
+    /// The name of the field.
+    pub(crate) name: &'static str,
 }
 
-impl<'a> Place<'a> {
-    /// A part of an operation.
-    pub(crate) fn in_operation(id: &'a OperationId, part: &'static str) -> Self {
+impl<'a> SealedField<'a> {
+    /// A field of an operation.
+    pub(crate) fn of_operation(id: &'a OperationId, name: &'static str) -> Self {
         Self {
-            of: id.as_bytes(),
-            part,
+            owner: id.as_bytes(),
+            name,
         }
     }
 
     fn hash(&self, key: &str) -> [u8; 32] {
         let mut hash = Sha256::new();
         hash.update(b"semel seal 1");
-        for part in [self.of, self.part.as_bytes(), key.as_bytes()] {
+        for part in [self.owner, self.name.as_bytes(), key.as_bytes()] {
             hash.update((part.len() as u64).to_be_bytes());
             hash.update(part);
         }
         hash.finalize().into()
     }
 
-    /// The same for the same place: a completion whose answer was lost is written again, and
-    /// must be the same bytes. GCM-SIV is made for it: two texts under one nonce betray no more
-    /// than whether they are equal.
+    /// The nonce is the same for the same field: a completion whose answer was lost is written
+    /// again, and must be the same bytes. GCM-SIV allows it: two texts under one nonce reveal only
+    /// whether they are equal.
     fn nonce(hash: &[u8; 32]) -> Nonce {
         let mut nonce = [0; NONCE_LEN];
         nonce.copy_from_slice(&hash[..NONCE_LEN]);
@@ -52,16 +52,16 @@ impl<'a> Place<'a> {
 
 impl Keyring {
     /// Seals with the newest key.
-    pub(crate) fn seal(&self, place: &Place<'_>, text: &[u8]) -> Result<Bytes, Error> {
-        let key = self.current().ok_or_else(|| broken("there is no key"))?;
-        let hash = place.hash(&key.name);
+    pub(crate) fn seal(&self, field: &SealedField<'_>, text: &[u8]) -> Result<Bytes, Error> {
+        let key = self.current().ok_or_else(|| corrupt("there is no key"))?;
+        let hash = field.hash(&key.name);
         let mut sealed = text.to_vec();
         key.cipher
-            .seal_in_place_append_tag(Place::nonce(&hash), Aad::from(&hash), &mut sealed)
-            .map_err(|_| broken("it cannot be sealed"))?;
-        let mut envelope = BytesMut::with_capacity(MOST_OVERHEAD + sealed.len());
+            .seal_in_place_append_tag(SealedField::nonce(&hash), Aad::from(&hash), &mut sealed)
+            .map_err(|_| corrupt("it cannot be sealed"))?;
+        let mut envelope = BytesMut::with_capacity(MAX_OVERHEAD + sealed.len());
         envelope.put_slice(&MAGIC);
-        // At most 32, as the keyring saw to.
+        // At most 32: the keyring refuses longer names.
         envelope.put_u8(u8::try_from(key.name.len()).unwrap_or(u8::MAX));
         envelope.put_slice(key.name.as_bytes());
         envelope.put_slice(&sealed);
@@ -69,7 +69,7 @@ impl Keyring {
     }
 }
 
-/// Whether it looks like one.
+/// Whether the bytes start like an envelope.
 pub(crate) fn is_envelope(bytes: &[u8]) -> bool {
     bytes.starts_with(&MAGIC)
 }
@@ -77,7 +77,7 @@ pub(crate) fn is_envelope(bytes: &[u8]) -> bool {
 /// Opens an envelope with the key that it names.
 pub(crate) fn open(
     keyring: Option<&Keyring>,
-    place: &Place<'_>,
+    field: &SealedField<'_>,
     envelope: &[u8],
 ) -> Result<Bytes, Error> {
     let rest = envelope
@@ -85,22 +85,22 @@ pub(crate) fn open(
         .and_then(|rest| rest.split_first())
         .and_then(|(length, rest)| rest.split_at_checked(usize::from(*length)));
     let Some((name, sealed)) = rest else {
-        return Err(broken("what is sealed is cut off"));
+        return Err(corrupt("what is sealed is cut off"));
     };
     let shown = String::from_utf8_lossy(name);
     let Some(key) = keyring.and_then(|keyring| keyring.find(name)) else {
-        return Err(broken(&format!(
+        return Err(corrupt(&format!(
             "something is sealed with the key `{shown}`, which is not among those given; \
              add it behind the newest"
         )));
     };
-    let hash = place.hash(&key.name);
+    let hash = field.hash(&key.name);
     let mut text = sealed.to_vec();
     let length = key
         .cipher
-        .open_in_place(Place::nonce(&hash), Aad::from(&hash), &mut text)
+        .open_in_place(SealedField::nonce(&hash), Aad::from(&hash), &mut text)
         .map_err(|_| {
-            broken(&format!(
+            corrupt(&format!(
                 "something sealed does not open with the key `{shown}`: it was altered, or belongs to \
                  another operation, or the name was given to another key"
             ))
@@ -110,8 +110,8 @@ pub(crate) fn open(
     Ok(text.into())
 }
 
-/// What cannot be opened is not guessed at: nothing is replayed, and nothing executes.
-pub(crate) fn broken(reason: &str) -> Error {
+/// The error for an envelope that does not open: nothing is replayed, and nothing executes.
+pub(crate) fn corrupt(reason: &str) -> Error {
     Error::Corrupt {
         reason: reason.into(),
     }

@@ -1,4 +1,4 @@
-//! The keys, by name.
+//! The encryption keys, by name.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,35 +12,35 @@ use zeroize::Zeroizing;
 /// Longest name of a key, in bytes.
 pub(crate) const MAX_NAME_BYTES: usize = 32;
 
-/// Most keys at a time: old ones are needed only as long as what they sealed is kept.
+/// The most keys at a time: an old key is needed only as long as data that it sealed is kept.
 pub(crate) const MAX_KEYS: usize = 16;
 
-/// Why keys were refused. Never shows one.
+/// Why keys were refused. The message never contains a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Nothing there.
+    /// There is no key.
     #[error(
         "there is no key; write NAME:BASE64 with 32 random bytes, as from `openssl rand -base64 32`"
     )]
     Empty,
-    /// More than anybody rotates through.
+    /// There are too many keys.
     #[error("more than {MAX_KEYS} keys")]
     TooMany,
-    /// Not a name and a key.
+    /// An entry is not a name and a key.
     #[error(
         "key {0} is not NAME:BASE64, where NAME is 1 to {MAX_NAME_BYTES} letters, digits, `-`, `_` or `.`"
     )]
     Malformed(usize),
-    /// Not a key.
+    /// A key does not have 32 bytes.
     #[error("key {0} is not 32 bytes in base64, as from `openssl rand -base64 32`")]
     Length(usize),
-    /// One name for two keys.
+    /// Two keys have the same name.
     #[error("key {0} has the name of another one; every key needs its own, and keeps it")]
     Repeated(usize),
 }
 
-/// Keys by name. The first seals; all of them open.
+/// Keys by name. The first one encrypts; all of them decrypt.
 #[derive(Clone)]
 pub struct Keyring {
     keys: Arc<[Key]>,
@@ -52,7 +52,7 @@ pub(crate) struct Key {
 }
 
 impl Keyring {
-    /// The key that seals.
+    /// The key that encrypts.
     pub(crate) fn current(&self) -> Option<&Key> {
         self.keys.first()
     }
@@ -63,7 +63,7 @@ impl Keyring {
     }
 }
 
-/// `NAME:BASE64`, separated by commas or lines, the one that seals first. Lines may be empty, or
+/// `NAME:BASE64`, separated by commas or lines, the encrypting key first. Lines may be empty, or
 /// comments that begin with `#`.
 impl FromStr for Keyring {
     type Err = Error;
@@ -126,14 +126,14 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_from_one_line_or_many() {
+    fn keys_are_parsed_from_one_line_or_many() {
         let both = Ok(vec!["two".into(), "one".into()]);
         assert_eq!(names(&format!("{TWO},{ONE}")), both);
         assert_eq!(names(&format!("# newest first\n{TWO}\n\n {ONE}\n")), both);
     }
 
     #[test]
-    fn what_is_no_key_is_refused_and_not_shown() {
+    fn invalid_keys_are_refused_and_not_shown() {
         for (text, error) in [
             ("", Error::Empty),
             ("# none\n", Error::Empty),

@@ -1,17 +1,16 @@
-//! Encryption at rest: what a store keeps of answers is unreadable without the key.
+//! Encryption at rest: stored answers are unreadable without the key.
 //!
-//! [`Sealed`] stands in front of any store. Bodies and headers of answers, what phases found, the
-//! evidence of reconciliation and parked events pass through it as ciphertext (AES-256-GCM-SIV);
-//! so does whatever a cache behind it keeps. What the store must compare or sort by stays readable:
-//! tenant, operation, key, fingerprint, status, times.
+//! [`Sealed`] wraps any store. It encrypts (AES-256-GCM-SIV) the bodies and headers of answers, the
+//! data of recovery points, the evidence of reconciliation and parked events, so a cache behind it
+//! holds ciphertext, too. The fields that the store compares or sorts by stay readable: tenant,
+//! operation, key, fingerprint, status, times.
 //!
-//! A ciphertext belongs to its operation and to its place in the row: moved to another, it does
-//! not open. It names its key, so a [`Keyring`] can hold old ones for reading while the newest
-//! writes.
+//! A ciphertext is bound to its operation and field: moved to another, it does not decrypt. It
+//! names its key, so a [`Keyring`] can hold old keys for decryption while the newest one encrypts.
 //!
-//! What an application says in a transaction of its own by SQL (`semel_complete`,
-//! `semel_advance`), and the events that it publishes there, do not pass here, and are stored as
-//! they are.
+//! Completions and recovery points that an application writes by SQL in its own transaction
+//! (`semel_complete`, `semel_advance`), and the events that it publishes there, do not pass through
+//! this store and are stored unencrypted.
 //!
 //! ```
 //! use semel_core::Memory;

@@ -1,30 +1,29 @@
-//! A store behind a seal.
+//! The store that encrypts what it passes to the inner store.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use semel_core::history::MAX_EVIDENCE;
-use semel_core::inbox::{Handling, Message, Parked, Receipt};
-use semel_core::store::{Result, Which};
+use semel_core::inbox::{Message, Parked};
+use semel_core::store::{Backend, ErasureEpoch, Reply, Request, Result};
 use semel_core::transition::Grant;
 use semel_core::{
-    Backoff, Completion, Decision, Fence, Figures, Held, Identity, Inbox, Inspect, Maintain,
-    OperationId, Outbox, Owner, Record, RecoveryPoint, Reserve, Resolution, Resolve, Response,
-    State, Store, Verdict, headers,
+    Clock, Completion, Decision, OperationId, Record, RecoveryPoint, Reserve, Resolve, Response,
+    State, Store as _, Verdict, headers,
 };
 
 use crate::Keyring;
-use crate::envelope::{MOST_OVERHEAD, Place, broken, is_envelope, open};
+use crate::envelope::{MAX_OVERHEAD, SealedField, corrupt, is_envelope, open};
 
-/// The one header line of a sealed response. No header can be called that: neither HTTP nor the
-/// function for applications in SQL lets a name hold a colon.
+/// The only header of a sealed response. No other header can have this name: neither HTTP nor the
+/// SQL function for applications allows a colon in a name.
 const SEALED: &str = ":sealed";
 
-/// Why an abandoned operation is not gone on with.
+/// The error code of an abandoned record whose recovery point does not decrypt.
 const UNREADABLE: &str = "recovery_unreadable";
 
-/// A store whose answers are sealed. Without keys it passes everything as it is, and refuses what
-/// is sealed.
+/// A store that encrypts answers. Without keys it passes everything on unchanged, and returns an
+/// error for sealed data.
 #[derive(Clone, Debug)]
 pub struct Sealed<S> {
     inner: S,
@@ -32,12 +31,12 @@ pub struct Sealed<S> {
 }
 
 impl<S> Sealed<S> {
-    /// Puts a seal before a store.
+    /// Wraps a store.
     pub fn new(inner: S, keyring: Option<Keyring>) -> Self {
         Self { inner, keyring }
     }
 
-    /// The store behind the seal.
+    /// The inner store.
     pub fn inner(&self) -> &S {
         &self.inner
     }
@@ -46,13 +45,13 @@ impl<S> Sealed<S> {
         let Some(keyring) = &self.keyring else {
             return Ok(response);
         };
-        let place = |part| Place::in_operation(&id, part);
+        let field = |name| SealedField::of_operation(&id, name);
         let lines = headers::encode(&response.headers);
         let body = response.body.as_deref();
         Ok(Response {
-            headers: vec![(SEALED.into(), keyring.seal(&place("headers"), &lines)?)],
+            headers: vec![(SEALED.into(), keyring.seal(&field("headers"), &lines)?)],
             body: body
-                .map(|body| keyring.seal(&place("body"), body))
+                .map(|body| keyring.seal(&field("body"), body))
                 .transpose()?,
             ..response
         })
@@ -65,36 +64,36 @@ impl<S> Sealed<S> {
         if **name != *SEALED {
             return Ok(response);
         }
-        let place = |part| Place::in_operation(&id, part);
+        let field = |name| SealedField::of_operation(&id, name);
         let keyring = self.keyring.as_ref();
-        let lines = open(keyring, &place("headers"), envelope)?;
+        let lines = open(keyring, &field("headers"), envelope)?;
         let body = response.body.as_deref();
         Ok(Response {
-            headers: headers::decode(lines).ok_or_else(|| broken("sealed headers are none"))?,
+            headers: headers::decode(lines).ok_or_else(|| corrupt("sealed headers are none"))?,
             body: body
-                .map(|body| open(keyring, &place("body"), body))
+                .map(|body| open(keyring, &field("body"), body))
                 .transpose()?,
             ..response
         })
     }
 
-    /// What phases found holds what the client sent and what others answered, so it is sealed like
-    /// an answer.
+    /// The data of a recovery point contains what the client sent and downstream services answered,
+    /// so it is sealed like an answer.
     fn seal_point(&self, id: OperationId, point: RecoveryPoint) -> Result<RecoveryPoint> {
         let Some(keyring) = &self.keyring else {
             return Ok(point);
         };
-        let data = keyring.seal(&recovery(&recovery_name(id, &point)), &point.data)?;
+        let data = keyring.seal(&recovery_field(&recovery_owner(id, &point)), &point.data)?;
         Ok(RecoveryPoint { data, ..point })
     }
 
     fn open_point(&self, id: OperationId, point: RecoveryPoint) -> Result<RecoveryPoint> {
-        // What was stored before there were keys, or by SQL.
+        // Data that was stored before there were keys, or by SQL.
         if !is_envelope(&point.data) {
             return Ok(point);
         }
-        let place = recovery_name(id, &point);
-        let data = open(self.keyring.as_ref(), &recovery(&place), &point.data)?;
+        let owner = recovery_owner(id, &point);
+        let data = open(self.keyring.as_ref(), &recovery_field(&owner), &point.data)?;
         Ok(RecoveryPoint { data, ..point })
     }
 
@@ -127,8 +126,9 @@ impl<S> Sealed<S> {
         })
     }
 
-    fn open_found(&self, found: Option<Record>) -> Result<Option<Record>> {
-        found.map(|record| self.open_record(record)).transpose()
+    fn open_found(&self, found: Option<Record>) -> Result<Reply> {
+        let opened = found.map(|record| self.open_record(record)).transpose()?;
+        Ok(opened.into())
     }
 
     fn open_decision(&self, decision: Decision) -> Result<Decision> {
@@ -146,195 +146,242 @@ impl<S> Sealed<S> {
         })
     }
 
-    /// Cut before it is sealed: half a ciphertext is worth nothing.
+    /// Truncates the evidence before sealing: a truncated ciphertext does not decrypt.
     fn seal_evidence(&self, id: OperationId, evidence: Bytes) -> Result<Bytes> {
         let Some(keyring) = &self.keyring else {
             return Ok(evidence);
         };
-        let place = Place::in_operation(&id, "evidence");
-        let length = evidence.len().min(MAX_EVIDENCE - MOST_OVERHEAD);
-        keyring.seal(&place, &evidence[..length])
+        let field = SealedField::of_operation(&id, "evidence");
+        let length = evidence.len().min(MAX_EVIDENCE - MAX_OVERHEAD);
+        keyring.seal(&field, &evidence[..length])
     }
 }
 
-impl<S: Store> Store for Sealed<S> {
-    semel_core::forward!([inner] clock epoch watch release evict mark_unknown heartbeat);
-
-    async fn reserve(&self, request: Reserve) -> Result<Decision> {
-        self.open_decision(self.inner.reserve(request).await?)
+impl<S: Backend> Sealed<S> {
+    /// A claimed record that does not decrypt is not resumed and becomes unknown: resumed, its
+    /// ciphertext would be treated as data, and an error would fail the other records of every
+    /// batch.
+    async fn open_abandoned(&self, claimed: Vec<Record>) -> Vec<Record> {
+        let mut opened = Vec::new();
+        for record in claimed {
+            let fence = record.fence();
+            if let Ok(record) = self.open_record(record) {
+                opened.push(record);
+                continue;
+            }
+            // If this fails, the lease expires and the next claim tries again.
+            let marked = self.inner.mark_unknown(fence, UNREADABLE.into(), None);
+            drop(marked.await);
+        }
+        opened
     }
 
-    fn glance(&self, request: &Reserve) -> Option<Decision> {
-        // What does not open is for `reserve` to report.
-        self.open_decision(self.inner.glance(request)?).ok()
+    /// A reconciler executes nothing, so a record that does not decrypt is returned sealed: it must
+    /// not delay the others.
+    fn open_due(&self, mut claimed: Vec<Record>) -> Vec<Record> {
+        for record in &mut claimed {
+            if let Ok(opened) = self.open_record(record.clone()) {
+                *record = opened;
+            }
+        }
+        claimed
     }
 
-    async fn complete(&self, fence: Fence, completion: Completion) -> Result<Held> {
-        let completion = self.prepare(fence.id, completion)?;
-        self.inner.complete(fence, completion).await
+    fn seal_verdict(&self, verdict: Resolve) -> Result<Resolve> {
+        let id = verdict.fence.id;
+        let sealed = match verdict.verdict {
+            Verdict::Completed(completion) => Verdict::Completed(self.prepare(id, completion)?),
+            other @ (Verdict::NotExecuted(_) | Verdict::StillUnknown(..)) => other,
+        };
+        let evidence = verdict.evidence;
+        Ok(Resolve {
+            verdict: sealed,
+            evidence: evidence
+                .map(|evidence| self.seal_evidence(id, evidence))
+                .transpose()?,
+            ..verdict
+        })
     }
 
-    async fn advance(&self, fence: Fence, point: RecoveryPoint) -> Result<Held> {
-        let point = self.prepare_point(fence.id, point)?;
-        self.inner.advance(fence, point).await
+    fn seal_message(&self, message: Message) -> Result<Message> {
+        let payload = match &self.keyring {
+            Some(keyring) => {
+                keyring.seal(&event_field(&event_owner(&message)), &message.payload)?
+            }
+            None => message.payload,
+        };
+        Ok(Message { payload, ..message })
+    }
+
+    /// A message that does not decrypt is returned sealed: it must not delay the others.
+    fn open_parked(&self, mut claimed: Vec<Parked>) -> Vec<Parked> {
+        for Parked { message, .. } in &mut claimed {
+            let owner = event_owner(message);
+            let opened = is_envelope(&message.payload).then(|| {
+                open(
+                    self.keyring.as_ref(),
+                    &event_field(&owner),
+                    &message.payload,
+                )
+            });
+            if let Some(Ok(opened)) = opened {
+                message.payload = opened;
+            }
+        }
+        claimed
+    }
+}
+
+impl<S: Backend> Backend for Sealed<S> {
+    async fn call(&self, request: Request) -> Result<Reply> {
+        match request {
+            Request::Reserve { request } => {
+                let decision = self.inner.reserve(request).await?;
+                self.open_decision(decision).map(Into::into)
+            }
+            Request::Complete { fence, completion } => {
+                let completion = self.prepare(fence.id, completion)?;
+                let complete = Request::Complete { fence, completion };
+                self.inner.call(complete).await
+            }
+            Request::Advance { fence, point } => {
+                let point = self.prepare_point(fence.id, point)?;
+                self.inner.call(Request::Advance { fence, point }).await
+            }
+            Request::Resolve { verdict } => {
+                let verdict = self.seal_verdict(verdict)?;
+                self.inner.call(Request::Resolve { verdict }).await
+            }
+            Request::ReceiveMessage { message, handling } => {
+                let message = self.seal_message(message)?;
+                let receive = Request::ReceiveMessage { message, handling };
+                self.inner.call(receive).await
+            }
+            Request::ClaimAbandoned {
+                operation,
+                owner,
+                lease,
+                limit,
+            } => {
+                let claimed = self.inner.claim_abandoned(&operation, owner, lease, limit);
+                Ok(self.open_abandoned(claimed.await?).await.into())
+            }
+            Request::ClaimDue {
+                filter,
+                backoff,
+                limit,
+            } => {
+                let claimed = self.inner.claim_due(filter, backoff, limit).await?;
+                Ok(self.open_due(claimed).into())
+            }
+            Request::ClaimParked { backoff, limit } => {
+                let claimed = self.inner.claim_parked(backoff, limit).await?;
+                Ok(self.open_parked(claimed).into())
+            }
+            Request::Find { id } => self.open_found(self.inner.find(id).await?),
+            Request::FindIdentity { identity } => {
+                self.open_found(self.inner.find_identity(&identity).await?)
+            }
+            Request::FindResource { resource_id } => {
+                self.open_found(self.inner.find_resource(&resource_id).await?)
+            }
+            // These carry no response, recovery point, evidence or message. A history is read
+            // sealed, since it is verified in that form. The application writes events in its own
+            // transactions, which do not pass through this store.
+            request @ (Request::Release { .. }
+            | Request::Evict { .. }
+            | Request::MarkUnknown { .. }
+            | Request::Heartbeat { .. }
+            | Request::Watch { .. }
+            | Request::Sweep { .. }
+            | Request::DeadLetter { .. }
+            | Request::Expire { .. }
+            | Request::DropBodies { .. }
+            | Request::Purge { .. }
+            | Request::Erase { .. }
+            | Request::AuditReveal { .. }
+            | Request::History { .. }
+            | Request::CountUnfinished { .. }
+            | Request::List { .. }
+            | Request::SettleMessage { .. }
+            | Request::ForgetMessages { .. }
+            | Request::ClaimEvents { .. }
+            | Request::MarkSent { .. }
+            | Request::HoldBack { .. }
+            | Request::DeadLetterEvent { .. }
+            | Request::DeadEvents { .. }
+            | Request::ReviveEvent { .. }
+            | Request::OutboxBacklog { .. }
+            | Request::ReleaseRelay { .. }
+            | Request::AddCounts { .. }
+            | Request::Activity { .. }
+            | Request::Misuses { .. }
+            | Request::ScanRecords { .. }
+            | Request::RecordCallers { .. }
+            | Request::AcquireScanLease { .. }
+            | Request::PublishRecordCounts { .. }
+            | Request::RecordCounts { .. }
+            | Request::FindKey { .. }
+            | Request::ForgetActivity { .. }
+            | Request::ForgetMisuses { .. }) => self.inner.call(request).await,
+        }
+    }
+
+    fn try_decide(&self, request: &Reserve) -> Option<Decision> {
+        // `reserve` reports the error.
+        self.open_decision(self.inner.try_decide(request)?).ok()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
+    }
+
+    fn erasure_epoch(&self) -> Option<ErasureEpoch> {
+        self.inner.erasure_epoch()
+    }
+
+    fn prepare(&self, id: OperationId, completion: Completion) -> Result<Completion> {
+        let response = self.seal_response(id, completion.response)?;
+        let sealed = Completion {
+            response,
+            ..completion
+        };
+        self.inner.prepare(id, sealed)
     }
 
     fn prepare_point(&self, id: OperationId, point: RecoveryPoint) -> Result<RecoveryPoint> {
         self.inner.prepare_point(id, self.seal_point(id, point)?)
     }
 
-    fn prepare(&self, id: OperationId, completion: Completion) -> Result<Completion> {
-        let response = self.seal_response(id, completion.response)?;
-        self.inner.prepare(
-            id,
-            Completion {
-                response,
-                ..completion
-            },
-        )
-    }
-}
-
-impl<S: Maintain + Store> Maintain for Sealed<S> {
-    semel_core::forward!([inner] sweep dead_letter expire drop_bodies purge erase revealed);
-
-    /// What does not open is not gone on with. It becomes unknown: handed over it would be taken
-    /// for data, and with an error it would take all others with it, again and again.
-    async fn claim_abandoned(
-        &self,
-        operation: &str,
-        owner: Owner,
-        lease: Duration,
-        limit: usize,
-    ) -> Result<Vec<Record>> {
-        let claimed = self.inner.claim_abandoned(operation, owner, lease, limit);
-        let mut opened = Vec::new();
-        for record in claimed.await? {
-            let fence = record.fence();
-            if let Ok(record) = self.open_record(record) {
-                opened.push(record);
-                continue;
-            }
-            // Where this fails the lease runs out, and the next claim comes here again.
-            let lost = self.inner.mark_unknown(fence, UNREADABLE.into(), None);
-            drop(lost.await);
-        }
-        Ok(opened)
-    }
-
-    async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {
-        let mut claimed = self.inner.claim_due(which, backoff, limit).await?;
-        for record in &mut claimed {
-            // Whoever looks executes nothing, so one that does not open is handed over as it is:
-            // it must not hold up the others.
-            if let Ok(opened) = self.open_record(record.clone()) {
-                *record = opened;
-            }
-        }
-        Ok(claimed)
-    }
-
-    async fn resolve(&self, verdict: Resolve) -> Result<Resolution> {
-        let id = verdict.fence.id;
-        let found = match verdict.verdict {
-            Verdict::Completed(completion) => Verdict::Completed(self.prepare(id, completion)?),
-            other @ (Verdict::NotExecuted(_) | Verdict::StillUnknown(..)) => other,
-        };
-        let evidence = verdict.evidence;
-        let verdict = Resolve {
-            verdict: found,
-            evidence: evidence
-                .map(|evidence| self.seal_evidence(id, evidence))
-                .transpose()?,
-            ..verdict
-        };
-        self.inner.resolve(verdict).await
-    }
-}
-
-impl<S: Inspect> Inspect for Sealed<S> {
-    semel_core::forward!([inner] history standing list);
-
-    async fn find(&self, id: OperationId) -> Result<Option<Record>> {
-        self.open_found(self.inner.find(id).await?)
-    }
-
-    async fn find_identity(&self, identity: &Identity) -> Result<Option<Record>> {
-        self.open_found(self.inner.find_identity(identity).await?)
-    }
-
-    async fn find_resource(&self, resource_id: &str) -> Result<Option<Record>> {
-        self.open_found(self.inner.find_resource(resource_id).await?)
-    }
-
-    fn reveal(&self, id: OperationId, evidence: Bytes) -> Result<Bytes> {
-        let evidence = self.inner.reveal(id, evidence)?;
+    fn decrypt_evidence(&self, id: OperationId, evidence: Bytes) -> Result<Bytes> {
+        let evidence = self.inner.decrypt_evidence(id, evidence)?;
         if !is_envelope(&evidence) {
             return Ok(evidence);
         }
-        let place = Place::in_operation(&id, "evidence");
-        open(self.keyring.as_ref(), &place, &evidence)
+        let field = SealedField::of_operation(&id, "evidence");
+        open(self.keyring.as_ref(), &field, &evidence)
     }
 }
 
-impl<S: Inbox> Inbox for Sealed<S> {
-    semel_core::forward!([inner] settle forget);
-
-    async fn receive(&self, message: Message, handling: Handling) -> Result<Receipt> {
-        let payload = match &self.keyring {
-            Some(keyring) => keyring.seal(&event(&name(&message)), &message.payload)?,
-            None => message.payload,
-        };
-        let message = Message { payload, ..message };
-        self.inner.receive(message, handling).await
-    }
-
-    async fn claim_parked(&self, backoff: Backoff, limit: usize) -> Result<Vec<Parked>> {
-        let mut claimed = self.inner.claim_parked(backoff, limit).await?;
-        for Parked { message, .. } in &mut claimed {
-            let name = name(message);
-            let opened = is_envelope(&message.payload)
-                .then(|| open(self.keyring.as_ref(), &event(&name), &message.payload));
-            // One that does not open is handed over as it is: it must not hold up the others.
-            if let Some(Ok(opened)) = opened {
-                message.payload = opened;
-            }
-        }
-        Ok(claimed)
-    }
-}
-
-/// Events are written in transactions of the application, so they do not pass here.
-impl<S: Outbox> Outbox for Sealed<S> {
-    semel_core::forward!([inner] claim_events mark_sent hold_back set_aside);
-    semel_core::forward!([inner] dead_events revive backlog stand_down);
-}
-
-/// Nothing is sealed: besides names of tenants and commands there are only numbers.
-impl<S: Figures> Figures for Sealed<S> {
-    semel_core::forward!([inner] count activity misuses survey meet count_alone);
-    semel_core::forward!([inner] publish_census census find_key forget_activity forget_misuses);
-}
-
-fn name(message: &Message) -> Vec<u8> {
+fn event_owner(message: &Message) -> Vec<u8> {
     [message.source.as_bytes(), message.id.as_bytes()].join(&0)
 }
 
-/// The operation and the point: what one phase found is not what another did.
-fn recovery_name(id: OperationId, point: &RecoveryPoint) -> Vec<u8> {
+/// The operation and the name of the point, so that points of two phases cannot be swapped.
+fn recovery_owner(id: OperationId, point: &RecoveryPoint) -> Vec<u8> {
     [id.as_bytes(), point.name.as_bytes()].concat()
 }
 
-fn recovery(name: &[u8]) -> Place<'_> {
-    Place {
-        of: name,
-        part: "recovery",
+fn recovery_field(owner: &[u8]) -> SealedField<'_> {
+    SealedField {
+        owner,
+        name: "recovery",
     }
 }
 
-fn event(name: &[u8]) -> Place<'_> {
-    Place {
-        of: name,
-        part: "event",
+fn event_field(owner: &[u8]) -> SealedField<'_> {
+    SealedField {
+        owner,
+        name: "event",
     }
 }

@@ -1,8 +1,8 @@
--- One row an operation. Times are microseconds since the Unix epoch.
+-- One row per record. Times are microseconds since the Unix epoch.
 --
--- `status` decides which columns count. The others keep what they last held, for whoever
--- reads the table with a SQL shell: a completed row still says who executed it. So every
--- statement that acts on a time names the status as well.
+-- `status` decides which columns count. The others keep their last values, for people who read
+-- the table with a SQL shell: a completed row still has the owner that executed it. So every
+-- statement that acts on a time compares the status as well.
 --
 -- An ordinary rowid table: with WITHOUT ROWID the bodies would lie in the index of the
 -- keys, and every write would move them.

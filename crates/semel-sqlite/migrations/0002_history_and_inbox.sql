@@ -1,5 +1,5 @@
--- What is out of the ordinary, an entry each. An operation that begins, ends and is replayed has
--- none: its own row tells all. Entries are chained by `hash`, which is computed in Rust.
+-- The history of a record: one entry per unusual transition. A record that starts, completes and is
+-- replayed has none. Entries are chained by `hash`, which is computed in Rust.
 --
 -- Without a rowid: all that is ever asked for is the entries of one operation in order.
 CREATE TABLE semel_history (
@@ -55,7 +55,7 @@ CREATE INDEX semel_operations_resource ON semel_operations (resource_id, id)
 -- What is unresolved, in the order of lists: as small as that, whatever the size of the table.
 CREATE INDEX semel_operations_unknown ON semel_operations (id) WHERE status = 'unknown';
 
--- An execution in time has no time to be looked at; `complete.sql` tells a late one by that.
+-- A record in progress has no `reconcile_after`; by that `complete.sql` detects a late completion.
 -- From now on a new attempt clears what an earlier one left.
 UPDATE semel_operations
 SET reconcile_after = NULL, reconcile_attempts = NULL

@@ -1,9 +1,9 @@
--- How long after its lease an operation waits for somebody who resumes it; NULL: nobody may.
--- What was under way before this column was there is not resumed.
+-- How long after its lease a record can be resumed; NULL: not at all. Records in progress from before
+-- this column are not resumed.
 ALTER TABLE semel_operations ADD COLUMN resume_us INTEGER CHECK (resume_us >= 0);
 
--- The sweeper looks for what nobody resumed in time. By the lease alone it would pass over all
--- that still may be, at every round. The expression is the one in `sweep.sql`.
+-- The sweep looks for records that were not resumed in time. By the lease alone every sweep would
+-- pass over all that may still be resumed. The expression is the one in `sweep.sql`.
 DROP INDEX semel_operations_leases;
 CREATE INDEX semel_operations_leases ON semel_operations (locked_until + coalesce(resume_us, 0))
     WHERE status = 'in_progress';
@@ -13,8 +13,8 @@ CREATE INDEX semel_operations_leases ON semel_operations (locked_until + coalesc
 CREATE INDEX semel_operations_abandoned ON semel_operations (operation, locked_until)
     WHERE status = 'in_progress' AND resume_us IS NOT NULL;
 
--- Events that go out, a row each from the transaction of what they tell of until a broker has
--- confirmed them. `seq` is the order in which they were written: there is one writer at a time, so
+-- Outgoing events, from the transaction of the change that they report until a broker has confirmed
+-- them. `seq` is the order in which they were written: there is one writer at a time, so
 -- it is the order of the commits too.
 CREATE TABLE semel_outbox (
     seq        INTEGER PRIMARY KEY,

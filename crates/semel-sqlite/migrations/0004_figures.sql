@@ -1,4 +1,4 @@
--- That a person was shown a stored response is told as well. A CHECK cannot be changed, so the
+-- Showing a stored response to a person is recorded as well. A CHECK cannot be changed, so the
 -- entries are put aside, and back into a table with the new one. Not by renaming: that would
 -- rewrite the views of an application whose file this is, or fail at one that is broken. The
 -- trigger that names the table finds the new one.
@@ -36,7 +36,7 @@ DROP TABLE semel_history_aside;
 -- Figures for people. Nothing is decided by them, and no request waits for them: there is neither
 -- an index nor a trigger on `semel_operations` for their sake.
 
--- What requests were told, a row for each stretch of time and command.
+-- Request counts by decision, a row for each interval and operation.
 CREATE TABLE semel_activity (
     at          INTEGER NOT NULL,
     operation   TEXT    NOT NULL,
@@ -83,7 +83,7 @@ CREATE TABLE semel_census_taken (
     all_callers INTEGER NOT NULL CHECK (all_callers IN (0, 1))
 ) STRICT;
 
--- Who takes the next one, and until when nobody else does: at most one row.
+-- The lease of the process that counts next: at most one row.
 CREATE TABLE semel_census_taker (
     one   INTEGER PRIMARY KEY CHECK (one = 1),
     owner TEXT    NOT NULL,

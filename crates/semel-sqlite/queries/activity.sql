@@ -1,5 +1,5 @@
--- What requests were told from a time on, oldest first.
+-- Request counts of all intervals from a time on, oldest first.
 SELECT at, operation, created, replayed, in_progress, misuse, retried, unknown, expired, failed
 FROM semel_activity
-WHERE at >= ?1 -- guard: not what was before
+WHERE at >= ?1 -- guard: since then
 ORDER BY at, operation

@@ -1,18 +1,18 @@
--- How the outbox stands. Counting stops at a bound, so that a long backlog costs no more.
+-- Counts what the outbox holds. Counting stops at a bound, so that a long backlog costs no more.
 SELECT
     (
         SELECT count(*)
         FROM (
             SELECT seq
             FROM semel_outbox
-            WHERE dead_at IS NULL -- guard: only what waits to be published
+            WHERE dead_at IS NULL -- guard: not dead-lettered
             LIMIT ?1
         )
     ),
     (
         SELECT written_at
         FROM semel_outbox
-        WHERE dead_at IS NULL -- guard: only what waits to be published
+        WHERE dead_at IS NULL -- guard: not dead-lettered
         ORDER BY seq
         LIMIT 1
     ),
@@ -21,7 +21,7 @@ SELECT
         FROM (
             SELECT seq
             FROM semel_outbox
-            WHERE dead_at IS NOT NULL -- guard: only what waits for a person
+            WHERE dead_at IS NOT NULL -- guard: only dead-lettered events
             LIMIT ?1
         )
     )

@@ -1,3 +1,3 @@
--- Immediate: a transaction that finds out late that it must write fails at once, whatever
--- the busy timeout.
+-- Immediate: a transaction that takes the write lock later may fail at once, despite the busy
+-- timeout.
 BEGIN IMMEDIATE

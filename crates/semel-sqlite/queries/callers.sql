@@ -1,3 +1,3 @@
--- Who calls what.
+-- All known callers.
 SELECT scope, tenant, operation
 FROM semel_callers

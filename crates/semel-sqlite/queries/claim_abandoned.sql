@@ -1,6 +1,5 @@
--- The executions of one command whose owner is silent and that are made to be resumed, longest
--- silent first. Run in the transaction that gives each its next attempt, so that one completer
--- gets each.
+-- The records of one operation whose lease expired and that can be resumed, longest expired first.
+-- Run in the transaction that starts the next attempt of each, so that one completer gets each.
 SELECT
     id, scope, tenant, operation, key, fingerprint_version, fingerprint, status, attempt,
     owner, locked_until, resume_us, recovery_point, recovery_data,
@@ -9,9 +8,9 @@ SELECT
     dead_lettered_at, resolved_by, replay_us, body_us, tombstone_us,
     created_at, updated_at, completed_at, expires_at, body_expires_at, purge_at
 FROM semel_operations
-WHERE status = 'in_progress' -- guard: only an execution is resumed
-  AND resume_us IS NOT NULL -- guard: made to be resumed
-  AND locked_until <= ?1 -- guard: the owner is silent
-  AND operation = ?2 -- guard: the completer's own command
+WHERE status = 'in_progress' -- guard: only a record in progress
+  AND resume_us IS NOT NULL -- guard: only resumable records
+  AND locked_until <= ?1 -- guard: the lease expired
+  AND operation = ?2 -- guard: the completer's own operation
 ORDER BY locked_until
 LIMIT ?3

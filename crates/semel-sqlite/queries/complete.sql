@@ -1,6 +1,6 @@
--- The end of an execution, by its holder. From unknown too: the late owner knows the truth,
--- and as long as the attempt is its own nobody else was let in. Says whether it was unknown: an
--- attempt begins without a time to be looked at, and gets one when it is lost.
+-- Writes the outcome of an attempt. Also from unknown: the late owner knows what happened, and as
+-- long as the attempt is current no other attempt was granted. Returns whether the record was
+-- unknown: only then it has `reconcile_after`.
 UPDATE semel_operations
 SET status = 'completed', response_status = ?3, response_headers = ?4, response_body = ?5,
     schema_version = ?6, resource_type = ?7, resource_id = ?8,
@@ -9,5 +9,5 @@ SET status = 'completed', response_status = ?3, response_headers = ?4, response_
     error_code = NULL, dead_lettered_at = NULL
 WHERE id = ?1
   AND attempt = ?2 -- guard: the fence
-  AND status IN ('in_progress', 'unknown') -- guard: an answer is never replaced
+  AND status IN ('in_progress', 'unknown') -- guard: a response is never replaced
 RETURNING reconcile_after IS NOT NULL

@@ -1,6 +1,6 @@
--- The events that wait for a person, oldest first.
+-- Dead-lettered events, oldest first.
 SELECT id, kind, aggregate, payload, written_at, dead_at, reason
 FROM semel_outbox
-WHERE dead_at IS NOT NULL -- guard: only what waits for a person
+WHERE dead_at IS NOT NULL -- guard: only dead-lettered events
 ORDER BY seq
 LIMIT ?1

@@ -1,6 +1,6 @@
--- Removes what could name a person and keeps the fact.
+-- Removes everything that could name a person, and keeps the record.
 UPDATE semel_operations
 SET response_headers = x'', response_body = NULL, body_expires_at = NULL,
     recovery_point = NULL, recovery_data = NULL, updated_at = ?2
 WHERE id = ?1
-  AND status = 'completed' -- guard: what is under way still needs its data
+  AND status = 'completed' -- guard: an unfinished record still needs its data

@@ -1,8 +1,8 @@
--- The holder has proof that nothing happened, and nothing is to be remembered. Only a first
--- attempt that committed no phase can prove so much; any other is released instead.
+-- Deletes the record of an attempt that provably had no effect. Only a first attempt without a
+-- committed phase can prove that; any other is released instead.
 DELETE FROM semel_operations
 WHERE id = ?1
   AND attempt = ?2 -- guard: the fence
-  AND attempt = 1 -- guard: an earlier attempt may yet turn out to have executed
-  AND recovery_point IS NULL -- guard: a phase has committed
-  AND status = 'in_progress' -- guard: only an execution has a holder
+  AND attempt = 1 -- guard: an earlier attempt may have executed
+  AND recovery_point IS NULL -- guard: no phase committed
+  AND status = 'in_progress' -- guard: only a record in progress has a holder

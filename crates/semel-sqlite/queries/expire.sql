@@ -1,4 +1,4 @@
--- Ends the replay windows that are over: a tombstone stays, without the response.
+-- Ends replay windows: a tombstone without the response stays.
 UPDATE semel_operations
 SET status = 'expired', purge_at = ?1 + tombstone_us, updated_at = ?1,
     response_status = NULL, response_headers = NULL, response_body = NULL,
@@ -6,8 +6,8 @@ SET status = 'expired', purge_at = ?1 + tombstone_us, updated_at = ?1,
 WHERE seq IN (
     SELECT seq
     FROM semel_operations
-    WHERE status IN ('completed', 'failed_retryable') -- guard: nothing unfinished is pruned
-      AND expires_at <= ?1 -- guard: the window is over
+    WHERE status IN ('completed', 'failed_retryable') -- guard: unfinished records never expire
+      AND expires_at <= ?1 -- guard: the replay window ended
     ORDER BY expires_at
     LIMIT ?2
 )

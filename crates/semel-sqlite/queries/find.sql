@@ -1,4 +1,4 @@
--- The record of that name.
+-- The record with this id.
 SELECT
     id, scope, tenant, operation, key, fingerprint_version, fingerprint, status, attempt,
     owner, locked_until, resume_us, recovery_point, recovery_data,

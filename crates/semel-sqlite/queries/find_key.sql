@@ -1,4 +1,4 @@
--- As list.sql, the operation under an identity's hash. The caller compares the identity in the row.
+-- As list.sql, the record under an identity's hash. The caller compares the identity in the row.
 SELECT id, scope, tenant, operation, key, status, attempt, dead_lettered_at, error_code,
     created_at, updated_at
 FROM semel_operations

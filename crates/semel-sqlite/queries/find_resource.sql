@@ -1,4 +1,4 @@
--- The newest operation that created this, or was about to.
+-- The newest record that created, or may have created, the resource.
 SELECT
     id, scope, tenant, operation, key, fingerprint_version, fingerprint, status, attempt,
     owner, locked_until, resume_us, recovery_point, recovery_data,

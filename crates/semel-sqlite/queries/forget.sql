@@ -1,9 +1,9 @@
--- Forgets the messages that no sender repeats any more, settled or not.
+-- Deletes messages that their senders no longer repeat, settled or not.
 DELETE FROM semel_inbox
 WHERE rowid IN (
     SELECT rowid
     FROM semel_inbox
-    WHERE forget_at <= ?1 -- guard: its time is over
+    WHERE forget_at <= ?1 -- guard: its retention ended
     ORDER BY forget_at
     LIMIT ?2
 )

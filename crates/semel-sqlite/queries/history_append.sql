@@ -1,4 +1,4 @@
--- One more entry. Two of the same place cannot be: whoever comes second sees the first.
+-- Appends an entry. The primary key refuses two entries with one number.
 INSERT INTO semel_history (
     operation_id, seq, at, attempt, what, actor, code, reason, evidence, evidence_hash, hash
 )

@@ -1,4 +1,4 @@
--- Removes what was seen and keeps that something was: the hash holds without it.
+-- Removes evidence. The entry's hash stays valid, since it covers the hash of the evidence.
 UPDATE semel_history
 SET evidence = NULL
 WHERE operation_id = ?1

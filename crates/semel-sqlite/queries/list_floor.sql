@@ -1,5 +1,5 @@
--- How far a list looks: the last operation of so many, and whether there is one beyond. Reads the
--- index of the ids and nothing else.
+-- The last of the next ?2 + 1 records, and the one after it, if there is one: how far a page may
+-- look. Reads only the index of the ids.
 SELECT id
 FROM semel_operations
 WHERE id < ?1 -- guard: after the page before

@@ -1,6 +1,6 @@
--- As list.sql, where only what is under way can fit. The index of the leases has all of that, and
--- nothing else; it has them in another order, but they are few. Without the hint the index of the
--- ids is taken, which has all that ever was.
+-- As list.sql for records in progress. The index of the leases holds just these; it has another
+-- order, but they are few. Without the hint SQLite takes the index of the ids, which holds all
+-- records.
 SELECT id, scope, tenant, operation, key, status, attempt, dead_lettered_at, error_code,
     created_at, updated_at
 FROM semel_operations INDEXED BY semel_operations_leases

@@ -1,5 +1,5 @@
--- As list.sql, where only unknowns can fit: the index of those has them in this order, so that
--- no page of dead letters has to pass over all that ended well.
+-- As list.sql for unknown records: their index has this order, so that a page of dead letters does
+-- not pass over all completed records.
 SELECT id, scope, tenant, operation, key, status, attempt, dead_lettered_at, error_code,
     created_at, updated_at
 FROM semel_operations

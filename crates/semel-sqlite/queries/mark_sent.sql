@@ -1,6 +1,6 @@
--- The broker has confirmed it, so it need not be remembered. One that waits for a person stays: he
--- may have been told of it.
+-- Deletes an event that the broker confirmed. A dead-lettered event stays: a person may be looking
+-- at it.
 DELETE FROM semel_outbox
 WHERE id = ?1
-  AND dead_at IS NULL -- guard: a person decides
+  AND dead_at IS NULL -- guard: dead-lettered events stay
 RETURNING aggregate

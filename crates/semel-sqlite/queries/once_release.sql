@@ -1,2 +1,2 @@
--- The marker and its effect stay, or nothing is left of them.
+-- Keeps the marker and its effect, or removes the savepoint after they were rolled back.
 RELEASE semel_once

@@ -1,2 +1,2 @@
--- The marker and its effect are taken back. The savepoint itself stays, and is released next.
+-- Rolls back the marker and its effect. The savepoint itself stays, and is released next.
 ROLLBACK TO semel_once

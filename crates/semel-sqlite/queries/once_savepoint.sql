@@ -1,3 +1,3 @@
--- A marker and its effect: what comes after this can be taken back without the rest of the
--- application's statements. The name is known to `inside.rs`, which keeps others from using it.
+-- The marker and its effect after this can be rolled back without the application's other
+-- statements. `sandbox.rs` reserves the name.
 SAVEPOINT semel_once

@@ -1,9 +1,9 @@
--- Removes tombstones whose time is over. A CHECK sees to it that only a tombstone has one.
+-- Deletes tombstones whose retention ended. A CHECK allows `purge_at` only on a tombstone.
 DELETE FROM semel_operations
 WHERE seq IN (
     SELECT seq
     FROM semel_operations
-    WHERE purge_at <= ?1 -- guard: the tombstone's time is over
+    WHERE purge_at <= ?1 -- guard: the tombstone's retention ended
     ORDER BY purge_at
     LIMIT ?2
 )

@@ -1,5 +1,5 @@
--- The first attempt under a key. The unique index is the lock: of any number of requests at
--- once one inserts, and all others insert nothing.
+-- Grants the first attempt under a key. The unique index is the lock: of any number of requests at
+-- once one inserts, and the others insert nothing.
 INSERT INTO semel_operations (
     key_hash, id, scope, tenant, operation, key, fingerprint, fingerprint_version,
     owner, locked_until, replay_us, body_us, tombstone_us,

@@ -1,11 +1,11 @@
--- The next attempt of an operation made of phases whose owner is silent: it goes on at the
--- recovery point. Only run where the policy says so; elsewhere an expired lease is unknown.
+-- Grants the next attempt of a record with phases whose lease expired; it resumes at the recovery
+-- point. Run only where the policy says so: elsewhere an expired lease is unknown.
 UPDATE semel_operations
 SET attempt = attempt + 1, owner = ?4, locked_until = ?5,
     replay_us = ?6, body_us = ?7, tombstone_us = ?8, error_code = NULL, updated_at = ?9,
     resume_us = ?10
 WHERE key_hash = ?1
-  AND fingerprint = ?2 AND fingerprint_version = ?3 -- guard: misuse first
-  AND status = 'in_progress' -- guard: only an execution is resumed
-  AND locked_until <= ?9 -- guard: the owner is silent
+  AND fingerprint = ?2 AND fingerprint_version = ?3 -- guard: the fingerprint matches
+  AND status = 'in_progress' -- guard: only a record in progress
+  AND locked_until <= ?9 -- guard: the lease expired
 RETURNING id, attempt, recovery_point, recovery_data

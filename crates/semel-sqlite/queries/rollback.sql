@@ -1,2 +1,2 @@
--- After a call that failed, or a commit that did.
+-- After a failed call or a failed commit.
 ROLLBACK

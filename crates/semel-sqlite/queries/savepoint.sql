@@ -1,3 +1,3 @@
--- The application's own statements: what comes after this can be taken back without the rest
--- of the group. The name is known to `work.rs`, which keeps others from using it.
+-- The application's statements after this can be rolled back without the rest of the group.
+-- `sandbox.rs` reserves the name.
 SAVEPOINT semel_work

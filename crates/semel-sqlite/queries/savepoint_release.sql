@@ -1,2 +1,2 @@
--- What the application wrote stays, and is committed with the group.
+-- Keeps what the application wrote, to be committed with the group.
 RELEASE semel_work

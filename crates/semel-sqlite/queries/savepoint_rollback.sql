@@ -1,2 +1,2 @@
--- What the application wrote is taken back. The savepoint itself stays, and is released next.
+-- Rolls back what the application wrote. The savepoint itself stays, and is released next.
 ROLLBACK TO semel_work

@@ -1,2 +1,2 @@
--- The newest migration that this file has seen; no row where it has seen none.
+-- The newest migration that was applied to this file; no row where none was.
 SELECT version FROM semel_migrations ORDER BY version DESC LIMIT 1

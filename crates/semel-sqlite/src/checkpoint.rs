@@ -1,8 +1,8 @@
 //! Moving pages from the log into the file, off the write path.
 //!
-//! A thread of its own copies the bulk while commits go on. It can never quite catch up
-//! with a busy writer, and a log that is not caught up with is never reused and grows for
-//! ever, so the writer closes the last small gap itself, between two groups.
+//! A thread of its own copies most pages while commits continue. It cannot quite catch up with a busy
+//! writer, and a log that is not copied to its end is never reused and keeps growing. So the writer
+//! copies the last few pages itself, between two groups.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -12,20 +12,20 @@ use rusqlite::Connection;
 
 use crate::connection::CHECKPOINT_PATIENCE;
 
-/// Pages in the log that make a checkpoint worth while: 64 MiB. Larger logs were not
+/// Pages in the log that make a checkpoint worthwhile: 64 MiB. Larger logs were not
 /// faster; smaller ones write the pages of the key index more often.
 const LOG_PAGES: u32 = 16 * 1024;
 
-/// Rounds of copying before the gap is closed: each is about a tenth of the one before.
+/// Rounds of copying before the writer copies the rest: each is about a tenth of the one before.
 const ROUNDS: u32 = 3;
 
-/// What the writer and the checkpointing thread tell each other.
+/// State that the writer and the checkpointing thread share.
 pub(crate) struct Checkpoints {
     wanted: Mutex<Wanted>,
     changed: Condvar,
-    /// The bulk is copied; the writer may close the gap.
+    /// Most pages are copied; the writer may copy the rest.
     copied: AtomicBool,
-    /// The size of the log from which the writer asks.
+    /// The size of the log at which the writer requests a checkpoint.
     ask_at: AtomicU32,
     /// How long the writer otherwise waits for others.
     busy_timeout: Duration,
@@ -48,12 +48,12 @@ impl Checkpoints {
         }
     }
 
-    /// Called by the writer between groups: closes the gap when the bulk is copied, and
-    /// asks for a copy when the log has grown.
+    /// Called by the writer between groups: copies the last pages when most are copied, and requests
+    /// a checkpoint when the log has grown.
     pub(crate) fn after_commit(&self, connection: &Connection, log_pages: u32) {
         if self.copied.swap(false, Ordering::Acquire) {
-            self.close_gap(connection);
-            // Should a reader have held on to the log, it is tried again a while later.
+            self.copy_rest(connection);
+            // If a reader still used the log, it is tried again later.
             self.ask_at
                 .store(log_pages.saturating_add(LOG_PAGES / 4), Ordering::Relaxed);
         } else if log_pages >= self.ask_at.load(Ordering::Relaxed) {
@@ -71,8 +71,8 @@ impl Checkpoints {
         self.changed.notify_one();
     }
 
-    /// The thread's work. An error is not the thread's to judge: the log stays as it is,
-    /// nothing is lost, and the writer asks again.
+    /// The thread's loop. An error is ignored: the log stays as it is, nothing is lost, and the writer
+    /// requests again.
     pub(crate) fn run(&self, connection: &Connection) {
         while self.wait() {
             for _ in 0..ROUNDS {
@@ -95,8 +95,8 @@ impl Checkpoints {
         !wanted.end
     }
 
-    /// Copies what came since, and lets the next commit begin the log anew.
-    fn close_gap(&self, connection: &Connection) {
+    /// Copies the last pages, so that the next commit restarts the log.
+    fn copy_rest(&self, connection: &Connection) {
         let _ = connection.busy_timeout(CHECKPOINT_PATIENCE);
         let _ = checkpoint(connection, "RESTART");
         let _ = connection.busy_timeout(self.busy_timeout);

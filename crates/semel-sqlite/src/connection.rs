@@ -1,4 +1,4 @@
-//! Opening a file, with the settings that the guarantees rest on.
+//! Opening a file with the settings that durability depends on.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,17 +9,17 @@ use crate::error::Error;
 use crate::{Options, migrate};
 
 /// Memory for the writer's pages, in KiB: the inner pages of the key index of millions of
-/// operations, so that a new key costs at most one read. Not more: after a page was split
+/// records, so that a new key costs at most one read. Not more: after a page was split
 /// SQLite looks through its whole cache at the commit, and with 64 MiB that took a sixth of
 /// the writer's time.
 const WRITER_CACHE_KIB: i64 = 2 * 1024;
 
-/// How long closing a checkpoint may wait for readers that are still at an old page. Every
-/// caller waits as long, so it is less than one slow commit.
+/// How long the end of a checkpoint may wait for readers of old pages. Every caller waits as long,
+/// so it is less than one slow commit.
 pub(crate) const CHECKPOINT_PATIENCE: Duration = Duration::from_millis(20);
 
-/// How long a file that another process holds is left alone, where SQLite does not wait itself.
-/// Setting up a new file takes a few milliseconds.
+/// The pause before a locked file is tried again, where SQLite does not wait itself. Setting up a
+/// new file takes a few milliseconds.
 const LOCKED_PAUSE: Duration = Duration::from_millis(2);
 
 /// The connection that writes. The file is checked before it is changed.
@@ -27,15 +27,15 @@ pub(crate) fn open_writer(options: &Options) -> Result<Connection, Error> {
     let connection = open(options, OpenFlags::SQLITE_OPEN_CREATE)?;
     let sqlite = |error| Error::opening(&options.path, error);
     if connection.is_readonly(rusqlite::MAIN_DB).map_err(sqlite)? {
-        // SQLite falls back to reading, and would say so only at the first write.
+        // SQLite falls back to read-only, and would fail only at the first write.
         let code = rusqlite::ffi::Error::new(rusqlite::ffi::SQLITE_READONLY);
         return Err(sqlite(rusqlite::Error::SqliteFailure(code, None)));
     }
     migrate::check(&connection, options)?;
 
-    // Readers and the writer do not wait for each other. Of those who change a new file at once all
-    // but one are refused, and SQLite has no patience there: each reads, and waits for the others.
-    patiently(options, || {
+    // With WAL readers and the writer do not wait for each other. Where several processes switch a
+    // new file to WAL at once SQLite refuses all but one, whatever the busy timeout.
+    retry_while_locked(options, || {
         require(
             &connection,
             options,
@@ -44,7 +44,7 @@ pub(crate) fn open_writer(options: &Options) -> Result<Connection, Error> {
             &"wal".to_owned(),
         )
     })?;
-    // A commit returns when the log is on the disk, not when the system has heard of it.
+    // A commit returns when the log is on the disk, not only in the system's cache.
     require(&connection, options, "synchronous", "FULL", &2_i64)?;
     // Checkpoints are made by a thread of their own.
     require(&connection, options, "wal_autocheckpoint", 0, &0_i64)?;
@@ -64,8 +64,6 @@ pub(crate) fn open_writer(options: &Options) -> Result<Connection, Error> {
             .map_err(sqlite)?;
     }
     migrate::migrate(&connection, options)?;
-    #[cfg(feature = "failpoints")]
-    crate::failpoints::watch(&connection);
     Ok(connection)
 }
 
@@ -78,8 +76,8 @@ pub(crate) fn open_reader(options: &Options) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// A connection that only reads, and never waits: whoever has it is not meant to.
-pub(crate) fn open_impatient_reader(options: &Options) -> Result<Connection, Error> {
+/// A connection that only reads and never waits for a lock.
+pub(crate) fn open_nonblocking_reader(options: &Options) -> Result<Connection, Error> {
     let connection = open_reader(options)?;
     connection
         .busy_timeout(Duration::ZERO)
@@ -106,12 +104,15 @@ fn open(options: &Options, create: OpenFlags) -> Result<Connection, Error> {
     Ok(connection)
 }
 
-/// Tries again, for as long as the busy timeout, where another process holds the file.
+/// Retries for as long as the busy timeout while another process has locked the file.
 #[expect(
     clippy::disallowed_methods,
-    reason = "as SQLite's busy timeout: another process is waited for, and no clock moves it"
+    reason = "as SQLite's busy timeout: it waits for another process, whatever the injected clock"
 )]
-fn patiently(options: &Options, attempt: impl Fn() -> Result<(), Error>) -> Result<(), Error> {
+fn retry_while_locked(
+    options: &Options,
+    attempt: impl Fn() -> Result<(), Error>,
+) -> Result<(), Error> {
     let begun = Instant::now();
     loop {
         match attempt() {
@@ -123,8 +124,8 @@ fn patiently(options: &Options, attempt: impl Fn() -> Result<(), Error>) -> Resu
     }
 }
 
-/// Sets a pragma, reads it back, and refuses the file where it did not take: SQLite says
-/// nothing when a file system cannot do what it was asked.
+/// Sets a pragma, reads it back, and refuses the file where it had no effect: SQLite reports no
+/// error when a file system does not support it.
 fn require<T>(
     connection: &Connection,
     options: &Options,

@@ -1,4 +1,4 @@
-//! What goes wrong with a file, in words for the person who has to mend it.
+//! Errors of opening a store, and why a statement failed.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use rusqlite::ErrorCode;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file or its directory is not there, or may not be read.
+    /// The file or its directory does not exist, or may not be read.
     #[error(
         "cannot open {}: {source}. Check that its directory exists and that this user may write \
          to both", path.display()
@@ -42,7 +42,7 @@ pub enum Error {
         /// SQLite's own error.
         source: rusqlite::Error,
     },
-    /// The file is damaged, or is no database.
+    /// The file is damaged, or is not a database.
     #[error(
         "{} is damaged or is not a SQLite database: {source}. It was left as it is: restore it \
          from a backup, or save what can be read with `sqlite3 FILE .recover`", path.display()
@@ -53,7 +53,7 @@ pub enum Error {
         /// SQLite's own error.
         source: rusqlite::Error,
     },
-    /// A newer Semel wrote the file.
+    /// A newer Semel created the schema.
     #[error(
         "{} has schema version {found}, and this Semel knows up to {supported}. It was left as it \
          is: run the newer version", path.display()
@@ -74,14 +74,14 @@ pub enum Error {
         /// SQLite's own error.
         source: rusqlite::Error,
     },
-    /// The file system cannot keep what SQLite promises.
+    /// The file system does not support what SQLite needs for durability.
     #[error(
         "{} cannot be used safely: {reason}. Use a local file system", path.display()
     )]
     Unsafe {
         /// The file.
         path: PathBuf,
-        /// What was asked for and not granted.
+        /// The setting that had no effect.
         reason: Box<str>,
     },
     /// Anything else: the disk, the memory, the number of threads.
@@ -95,7 +95,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error that `source` is when it happens while opening `path`.
+    /// The error for `source` while opening `path`.
     pub(crate) fn opening(path: &Path, source: rusqlite::Error) -> Self {
         let path = path.to_owned();
         match source.sqlite_error_code() {
@@ -118,14 +118,14 @@ impl Error {
     }
 }
 
-/// Why a statement did not do what it should. All of its transaction is rolled back.
+/// Why a statement failed. Its transaction is rolled back.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// SQLite said no.
+    /// SQLite refused.
     Sqlite(Arc<rusqlite::Error>),
-    /// What is stored cannot be right.
+    /// The stored data is invalid.
     Corrupt(Box<str>),
-    /// The application's statements had the whole transaction rolled back.
+    /// The application's statements rolled back the whole transaction.
     RolledBack,
 }
 
@@ -136,14 +136,14 @@ impl From<rusqlite::Error> for Failure {
 }
 
 impl From<Failure> for semel_core::Error {
-    /// The error of a call of which nothing was written.
+    /// The error of a call that wrote nothing.
     fn from(failure: Failure) -> Self {
         let error = match failure {
             Failure::Corrupt(reason) => return Self::Corrupt { reason },
             Failure::Sqlite(error) => error,
             Failure::RolledBack => {
                 return Self::Unavailable {
-                    reason: "the application's statements rolled all back".into(),
+                    reason: "the application's statements rolled back the transaction".into(),
                     source: None,
                 };
             }
@@ -157,7 +157,7 @@ impl From<Failure> for semel_core::Error {
         let reason = match error.sqlite_error_code() {
             Some(ErrorCode::DiskFull) => "the disk, or the bound set for the database, is full",
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
-                "another process holds the database"
+                "another process has locked the database"
             }
             Some(ErrorCode::ReadOnly) => "the database has become read-only",
             Some(_) | None => "SQLite refused the statement",
@@ -169,7 +169,7 @@ impl From<Failure> for semel_core::Error {
     }
 }
 
-/// Whether what is stored is not what was written: asking again would not help.
+/// Whether the stored data is damaged: a retry would not help.
 fn is_damage(error: &rusqlite::Error) -> bool {
     matches!(
         error,

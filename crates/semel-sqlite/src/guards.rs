@@ -9,12 +9,12 @@ use semel_core::outbox::Event;
 use semel_testkit::ManualClock;
 use semel_testkit::conformance::outbox::Publisher;
 use semel_testkit::conformance::{Fixture, Harness, Scale};
-use semel_testkit::guards::{self, Hash, Share, Statement};
+use semel_testkit::guards::{Guards, Hash, Statement};
 
 use crate::queries::Queries;
 use crate::{Options, Sqlite};
 
-/// Fewer would mean that the marks are no longer found.
+/// Fewer would mean that the marks are not found any more.
 const GUARDS_AT_LEAST: usize = 96;
 
 /// A store with these statements.
@@ -65,26 +65,37 @@ fn altered(change: Option<Statement>, identity_hash: Hash) -> Altered {
     }
 }
 
-/// Looks at one share of the statements.
-async fn look_at(nth: usize) {
+fn guards() -> Guards<Altered> {
     let mut queries = Queries::default();
-    let statements: Vec<_> = queries
-        .each()
-        .into_iter()
-        .map(|(name, sql)| (name, *sql))
-        .collect();
-    let share = Share { nth, of: 2 };
-    guards::are_all_needed(&statements, share, GUARDS_AT_LEAST, altered).await;
+    let statements = queries.each().into_iter().map(|(name, sql)| (name, *sql));
+    Guards {
+        statements: statements.collect(),
+        detectors: include_str!("guards/detectors.txt"),
+        alter: altered,
+    }
 }
 
-mod the_suite_fails_without_any_one_guard {
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn of_the_first_share() {
-        super::look_at(0).await;
-    }
+fn check(statement: &str) {
+    guards().check(statement);
+}
 
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn of_the_second_share() {
-        super::look_at(1).await;
-    }
+#[test]
+fn the_suite_passes_with_every_guard() {
+    guards().check_detectors();
+}
+
+#[test]
+fn every_guard_has_a_test_and_a_detector() {
+    guards().check_tables(WITH_GUARDS, GUARDS_AT_LEAST);
+}
+
+semel_testkit::guard_tests! {
+    check:
+    reserve_again reserve_resume reserve_mark_unknown reserve_delete_expired list list_floor list_unknown
+    list_in_progress count_in_progress count_unknown complete release evict mark_unknown
+    heartbeat advance sweep claim_due claim_abandoned resolve_completed resolve_not_executed
+    resolve_still_unknown dead_letter expire expire_delete drop_bodies purge erase settle
+    claim_parked schedule_parked forget acquire_relay_lease release_relay_lease claim_events mark_sent count_refusal
+    dead_letter_event dead_events revive backlog activity forget_activity forget_misuses scan_records
+    acquire_scan_lease publish_record_counts
 }

@@ -1,10 +1,10 @@
-//! What is out of the ordinary, told in the transaction that made it so.
+//! Unusual transitions, recorded in the transaction that makes them.
 //!
-//! An execution that begins, ends in time and is replayed runs none of this.
+//! An attempt that starts, completes in time and is replayed records nothing.
 
 use bytes::Bytes;
 use rusqlite::{Row, params};
-use semel_core::history::{self, Entry, Note, What};
+use semel_core::history::{self, Entry, EntryKind, Note};
 use semel_core::transition::{Answer, Transition};
 use semel_core::{Code, Event, Fence, OperationId, Record, Timestamp};
 
@@ -12,10 +12,10 @@ use crate::error::Failure;
 use crate::queries::Statements;
 use crate::reader::Lookup;
 
-/// A line in which nobody gave a reason and nothing was seen.
-pub(crate) fn line(
+/// An entry without a reason and without evidence.
+pub(crate) fn note(
     fence: Fence,
-    what: What,
+    what: EntryKind,
     actor: &str,
     code: Option<Code>,
     now: Timestamp,
@@ -31,7 +31,7 @@ pub(crate) fn line(
     }
 }
 
-/// Adds to an operation's history.
+/// Appends to a record's history.
 pub(crate) fn append(sql: &mut Statements<'_>, id: OperationId, note: Note) -> Result<(), Failure> {
     let last = {
         let mut rows = sql.history_last.query([id.as_bytes()])?;
@@ -62,8 +62,8 @@ pub(crate) fn append(sql: &mut Statements<'_>, id: OperationId, note: Note) -> R
     Ok(())
 }
 
-/// Tells of a write that was refused, where there is a record to tell of.
-pub(crate) fn refuse(
+/// Records a refused write, where the record exists.
+pub(crate) fn record_refusal(
     sql: &mut Statements<'_>,
     record: Option<&Record>,
     event: &Event,
@@ -76,8 +76,8 @@ pub(crate) fn refuse(
     }
 }
 
-/// Tells what the pure function has to tell of an event.
-pub(crate) fn tell(
+/// Records a transition of the state machine, where it is unusual.
+pub(crate) fn record_transition(
     sql: &mut Statements<'_>,
     before: Option<&Record>,
     event: &Event,
@@ -90,7 +90,7 @@ pub(crate) fn tell(
     }
 }
 
-/// The entries of an operation.
+/// The history of a record.
 pub(crate) struct History(pub(crate) OperationId);
 
 impl Lookup for History {
@@ -108,9 +108,9 @@ impl Lookup for History {
 
 /// A row whose columns are those of `history.sql`.
 fn entry(row: &Row<'_>) -> Result<Entry, Failure> {
-    let word: String = row.get(3)?;
-    let what = What::from_word(&word)
-        .ok_or_else(|| Failure::Corrupt(format!("no entry is called {word:?}").into()))?;
+    let name: String = row.get(3)?;
+    let what = EntryKind::from_word(&name)
+        .ok_or_else(|| Failure::Corrupt(format!("unknown history entry {name:?}").into()))?;
     let note = Note {
         at: Timestamp::from_micros(row.get(1)?),
         attempt: row.get(2)?,

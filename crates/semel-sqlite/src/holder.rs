@@ -1,10 +1,10 @@
-//! What the holder of an attempt says. Each is one guarded statement; where it finds no row,
-//! the record tells why.
+//! The writes of an attempt's holder. Each is one guarded statement; where it finds no row, the record
+//! shows why.
 
 use std::time::Duration;
 
 use rusqlite::{OptionalExtension as _, Statement, params};
-use semel_core::history::{EXECUTOR, Note, What};
+use semel_core::history::{EXECUTOR, EntryKind, Note};
 use semel_core::transition::{self, Completion, Fenced, Held};
 use semel_core::{Code, Event, Fence, RecoveryPoint, Resource, Timestamp, headers};
 
@@ -13,7 +13,7 @@ use crate::queries::Statements;
 use crate::writer::Command;
 use crate::{history, row};
 
-/// How it ended.
+/// Writes the outcome.
 pub(crate) struct Complete(pub(crate) Fence, pub(crate) Completion);
 
 impl Command for Complete {
@@ -29,8 +29,8 @@ impl Command for Complete {
 }
 
 impl Complete {
-    /// Does it. What is to be told of a refusal is left to the caller, who may have to take back
-    /// other things first.
+    /// Writes the outcome. Returns the history entry of a refusal to the caller, who may have to roll
+    /// back other writes first.
     pub(crate) fn attempt(
         &self,
         sql: &mut Statements<'_>,
@@ -57,27 +57,27 @@ impl Complete {
         match was_unknown {
             Some(false) => return Ok((Held::Applied, None)),
             Some(true) => {
-                let late = history::line(*fence, What::CompletedLate, EXECUTOR, None, now);
+                let late = history::note(*fence, EntryKind::CompletedLate, EXECUTOR, None, now);
                 history::append(sql, fence.id, late)?;
                 return Ok((Held::Applied, None));
             }
             None => {}
         }
-        // The same write again, or a write that comes too late: the pure function knows.
+        // A repeated write, or one that comes too late: the pure function decides.
         let record = row::find(&mut sql.find, &fence.id.as_bytes())?;
         let event = Event::Complete(*fence, self.1.clone());
         let refused = record
             .as_ref()
             .and_then(|record| semel_core::history::fenced(record, &event, now));
         match transition::complete(record, *fence, self.1.clone(), now).answer {
-            Held::Applied => Err(one_rule_only(*fence)),
+            Held::Applied => Err(disagreement(*fence)),
             Held::Repeated => Ok((Held::Repeated, None)),
             held @ Held::Fenced(_) => Ok((held, refused)),
         }
     }
 }
 
-/// Nothing happened.
+/// The attempt had no effect.
 pub(crate) struct Release(pub(crate) Fence, pub(crate) Code);
 
 impl Command for Release {
@@ -86,11 +86,11 @@ impl Command for Release {
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Held, Failure> {
         let Self(fence, code) = self;
         let refused = || Event::Release(*fence, code.clone());
-        hand_back(sql, *fence, code, refused, now)
+        release(sql, *fence, code, refused, now)
     }
 }
 
-/// Nothing happened, and nothing is to be remembered.
+/// The attempt had no effect, and its record is to be deleted.
 pub(crate) struct Evict(pub(crate) Fence, pub(crate) Code);
 
 impl Command for Evict {
@@ -105,13 +105,13 @@ impl Command for Evict {
         {
             return Ok(Held::Applied);
         }
-        // What a later attempt cannot make forgotten, it hands back.
+        // A later attempt cannot evict the record: it releases it.
         let refused = || Event::Evict(*fence, code.clone());
-        hand_back(sql, *fence, code, refused, now)
+        release(sql, *fence, code, refused, now)
     }
 }
 
-/// It may have happened, and may have created this.
+/// The attempt may have had an effect, and may have created this resource.
 pub(crate) struct MarkUnknown(
     pub(crate) Fence,
     pub(crate) Code,
@@ -132,7 +132,13 @@ impl Command for MarkUnknown {
             resource.as_ref().map(|Resource { id, .. }| id),
         ])?;
         if changed == 1 {
-            let lost = history::line(*fence, What::Unknown, EXECUTOR, Some(code.clone()), now);
+            let lost = history::note(
+                *fence,
+                EntryKind::Unknown,
+                EXECUTOR,
+                Some(code.clone()),
+                now,
+            );
             history::append(sql, fence.id, lost)?;
             return Ok(Held::Applied);
         }
@@ -141,7 +147,7 @@ impl Command for MarkUnknown {
     }
 }
 
-/// The owner is alive.
+/// Renews the lease.
 pub(crate) struct Heartbeat(pub(crate) Fence, pub(crate) Duration);
 
 impl Command for Heartbeat {
@@ -162,7 +168,7 @@ impl Command for Heartbeat {
     }
 }
 
-/// A phase committed.
+/// A phase committed, and left this recovery point.
 pub(crate) struct Advance(pub(crate) Fence, pub(crate) RecoveryPoint);
 
 impl Command for Advance {
@@ -178,7 +184,7 @@ impl Command for Advance {
 }
 
 impl Advance {
-    /// Does it. What is to be told of a refusal is left to the caller, as by [`Complete::attempt`].
+    /// Writes the recovery point. Returns the history entry of a refusal, as [`Complete::attempt`].
     pub(crate) fn attempt(
         &self,
         sql: &mut Statements<'_>,
@@ -204,7 +210,7 @@ impl Advance {
     }
 }
 
-/// Runs a statement that leaves a record at `fence` somewhere else, and says why.
+/// Runs a statement that changes the status of the record at `fence`, with a reason.
 pub(crate) fn with_reason(
     statement: &mut Statement<'_>,
     fence: Fence,
@@ -219,8 +225,8 @@ pub(crate) fn with_reason(
     ])?)
 }
 
-/// Frees a record for another attempt.
-fn hand_back(
+/// Releases a record for another attempt.
+fn release(
     sql: &mut Statements<'_>,
     fence: Fence,
     code: &Code,
@@ -228,14 +234,20 @@ fn hand_back(
     now: Timestamp,
 ) -> Result<Held, Failure> {
     if with_reason(&mut sql.release, fence, code, now)? == 1 {
-        let released = history::line(fence, What::Released, EXECUTOR, Some(code.clone()), now);
+        let released = history::note(
+            fence,
+            EntryKind::Released,
+            EXECUTOR,
+            Some(code.clone()),
+            now,
+        );
         history::append(sql, fence.id, released)?;
         return Ok(Held::Applied);
     }
     fenced(sql, fence, &refused(), now)
 }
 
-/// What a holder is told whose fence no row had.
+/// Answers a holder whose fence matched no row.
 fn fenced(
     sql: &mut Statements<'_>,
     fence: Fence,
@@ -243,12 +255,17 @@ fn fenced(
     now: Timestamp,
 ) -> Result<Held, Failure> {
     let record = row::find(&mut sql.find, &fence.id.as_bytes())?;
-    history::refuse(sql, record.as_ref(), event, now)?;
+    history::record_refusal(sql, record.as_ref(), event, now)?;
     Ok(Held::Fenced(Fenced::by(record.as_ref())))
 }
 
-/// A statement refused what the pure function allows. Nobody may build on either.
-pub(crate) fn one_rule_only(fence: Fence) -> Failure {
+/// The statement refused what the pure function allows.
+pub(crate) fn disagreement(fence: Fence) -> Failure {
     let Fence { id, attempt } = fence;
-    Failure::Corrupt(format!("attempt {attempt} of {id} is allowed by one rule only").into())
+    Failure::Corrupt(
+        format!(
+            "attempt {attempt} of {id} is allowed by the state machine, but not by the statement"
+        )
+        .into(),
+    )
 }

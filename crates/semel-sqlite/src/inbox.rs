@@ -1,18 +1,17 @@
-//! Events from elsewhere, once each.
+//! The inbox: each message from elsewhere is stored once.
 
 use bytes::Bytes;
 use rusqlite::params;
-use semel_core::inbox::{Handling, Inbox, Message, Parked, Receipt};
-use semel_core::{Backoff, Timestamp, store};
+use semel_core::inbox::{Handling, Message, Parked, Receipt};
+use semel_core::{Backoff, Timestamp};
 
-use crate::Sqlite;
 use crate::error::Failure;
 use crate::maintenance::{batch, bounded};
 use crate::queries::Statements;
 use crate::writer::Command;
 
-/// A message came in.
-struct Receive(Message, Handling);
+/// Stores a message, unless it was received before.
+pub(crate) struct Receive(pub(crate) Message, pub(crate) Handling);
 
 impl Command for Receive {
     type Answer = Receipt;
@@ -35,8 +34,8 @@ impl Command for Receive {
     }
 }
 
-/// A message is done with: its source and its id.
-struct Settle(Box<str>, Box<str>);
+/// Marks a message as handled, by source and id.
+pub(crate) struct Settle(pub(crate) Box<str>, pub(crate) Box<str>);
 
 impl Command for Settle {
     type Answer = ();
@@ -47,8 +46,8 @@ impl Command for Settle {
     }
 }
 
-/// Due messages are handed to one worker.
-struct ClaimParked(Backoff, usize);
+/// Hands due messages to one worker.
+pub(crate) struct ClaimParked(pub(crate) Backoff, pub(crate) usize);
 
 impl Command for ClaimParked {
     type Answer = Vec<Parked>;
@@ -72,7 +71,7 @@ impl Command for ClaimParked {
         }
         for Parked { message, tries, .. } in &claimed {
             let next = now.saturating_add(backoff.spread(message.seed(), *tries));
-            sql.claim_message.execute(params![
+            sql.schedule_parked.execute(params![
                 message.source,
                 message.id,
                 tries,
@@ -83,31 +82,13 @@ impl Command for ClaimParked {
     }
 }
 
-/// Messages whose time is over go.
-struct Forget(usize);
+/// Deletes messages whose retention ended.
+pub(crate) struct Forget(pub(crate) usize);
 
 impl Command for Forget {
     type Answer = usize;
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<usize, Failure> {
         batch(&mut sql.forget, self.0, now)
-    }
-}
-
-impl Inbox for Sqlite {
-    async fn receive(&self, message: Message, handling: Handling) -> store::Result<Receipt> {
-        self.inner.write(Receive(message, handling)).await
-    }
-
-    async fn settle(&self, source: &str, id: &str) -> store::Result<()> {
-        self.inner.write(Settle(source.into(), id.into())).await
-    }
-
-    async fn claim_parked(&self, backoff: Backoff, limit: usize) -> store::Result<Vec<Parked>> {
-        self.inner.write(ClaimParked(backoff, limit)).await
-    }
-
-    async fn forget(&self, limit: usize) -> store::Result<usize> {
-        self.inner.write(Forget(limit)).await
     }
 }

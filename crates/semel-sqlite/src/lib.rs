@@ -1,9 +1,9 @@
-//! The embedded store of Semel: one SQLite file, nothing to install.
+//! Semel's embedded store: one SQLite file, nothing to install.
 //!
 //! Every verb of the [state machine](semel_core::transition) is one guarded statement in a
-//! file of its own. One thread writes, and commits *groups*: what arrives while a commit is
-//! under way shares the next one, so that a lone request waits for nobody and a thousand
-//! share an fsync. A call returns when its group is on the disk.
+//! file of its own. One thread writes, with group commit: calls that arrive during a commit share
+//! the next one, so that a lone request does not wait and a thousand share an fsync. A call returns
+//! when its group is on the disk.
 //!
 //! ```
 //! # async fn demo() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,18 +24,15 @@
 //! # }
 //! ```
 
+mod backend;
 mod checkpoint;
 mod connection;
 mod error;
-#[cfg(feature = "failpoints")]
-pub mod failpoints;
-mod figures;
-mod gather;
+mod group_builder;
 mod history;
 mod holder;
 mod inbox;
-mod inline;
-mod inside;
+mod inline_reader;
 mod list;
 mod maintenance;
 mod migrate;
@@ -44,11 +41,13 @@ mod outbox;
 mod queries;
 mod queue;
 mod reader;
-mod recent;
+mod recent_keys;
 mod reserve;
 mod row;
-mod standing;
+mod sandbox;
+mod statistics;
 mod store;
+mod unfinished;
 mod work;
 mod writer;
 
@@ -64,17 +63,17 @@ use semel_core::identity::IdentityHash;
 use semel_core::{Clock, Identity, SystemClock};
 
 pub use error::Error;
-pub use inside::Unwritten;
 pub use once::Inbox;
 pub use outbox::Outbox;
 /// The driver, in the version that [`Sqlite::transaction`] hands out connections of.
 pub use rusqlite;
+pub use sandbox::Unwritten;
 pub use work::Work;
 
 use queries::Queries;
 
-/// A store in a SQLite file. Clones share it; when the last one goes, what was accepted is
-/// finished and the file is closed.
+/// A store in a SQLite file. Clones share it; dropping the last one finishes the accepted calls and
+/// closes the file.
 #[derive(Clone, Debug)]
 pub struct Sqlite {
     inner: Arc<store::Inner>,
@@ -87,7 +86,7 @@ pub struct Options {
     clock: Arc<dyn Clock>,
     busy_timeout: Duration,
     max_bytes: Option<NonZeroU64>,
-    /// Whether a retry may be answered by a reader; off only to test the writer alone.
+    /// Whether readers may answer retries; off only to test the writer alone.
     answer_from_readers: bool,
     queries: Queries,
     identity_hash: fn(&Identity) -> IdentityHash,
@@ -112,8 +111,7 @@ pub fn schema() -> String {
 }
 
 impl Options {
-    /// The defaults: the wall clock, five seconds of patience with other processes, no
-    /// bound on the size.
+    /// The defaults: the system clock, a busy timeout of five seconds, and no bound on the size.
     pub fn new(path: impl AsRef<Path>) -> Self {
         Self {
             path: path.as_ref().to_owned(),
@@ -139,10 +137,10 @@ impl Options {
         }
     }
 
-    /// Bounds the size of the database, as a full disk would: at the bound new operations
-    /// are refused, and nothing that is stored is lost. Completions need room as well, so
-    /// leave some: an execution whose answer finds none ends as unknown. Rounded down to
-    /// whole pages, and never below what is stored already.
+    /// Bounds the size of the database, as a full disk would: at the bound new records are refused,
+    /// and nothing that is stored is lost. Completions need room as well, so leave some: an attempt
+    /// whose response finds no room ends as unknown. Rounded down to whole pages, and never below
+    /// what is stored already.
     pub fn max_bytes(self, max_bytes: NonZeroU64) -> Self {
         Self {
             max_bytes: Some(max_bytes),

@@ -15,7 +15,7 @@ const AFTER_ALL_IDS: [u8; 17] = [0xff; 17];
 /// Sorts before every id.
 pub(crate) const BEFORE_ALL_IDS: [u8; 0] = [];
 
-/// A page of operations.
+/// A page of records.
 pub(crate) struct List(pub(crate) Query);
 
 impl Lookup for List {
@@ -28,7 +28,7 @@ impl Lookup for List {
             None => &AFTER_ALL_IDS,
         };
         let size = query.page_size();
-        // One more than fits tells whether there is a next page.
+        // One more than fits shows whether there is a next page.
         let limit = whole(size.saturating_add(1));
         let (status, key) = (
             query.status.map(Status::as_str),
@@ -40,7 +40,7 @@ impl Lookup for List {
             dead_lettered,
             ..
         } = &query;
-        // Only what is unknown waits for a person.
+        // Only unknown records are dead-lettered.
         if query.status == Some(Status::Unknown) || *dead_lettered == Some(true) {
             let unknown = sql.list_unknown.query(params![
                 before,
@@ -53,15 +53,15 @@ impl Lookup for List {
             ])?;
             return Ok(Page::of(summaries(unknown)?, size, None));
         }
-        // And nothing that is under way.
+        // The index of the leases holds all records in progress.
         if query.status == Some(Status::InProgress) {
-            let under_way = sql
+            let in_progress = sql
                 .list_in_progress
                 .query(params![before, tenant, operation, key, limit])?;
-            return Ok(Page::of(summaries(under_way)?, size, None));
+            return Ok(Page::of(summaries(in_progress)?, size, None));
         }
         let walk = query.walk_length();
-        // Where all fit, a page is full before it has looked too far, or there are no others.
+        // Without a filter every record fits: a page is full before the bound, or there are no more.
         let floor = if admits_all(&query) && walk > size {
             None
         } else {
@@ -104,7 +104,7 @@ fn admits_all(query: &Query) -> bool {
         && dead_lettered.is_none()
 }
 
-/// The last of the next `walk` operations, where there are others beyond.
+/// The last of the next `walk` records, where there are more after it.
 fn floor(
     list_floor: &mut Statement<'_>,
     before: &[u8],

@@ -1,23 +1,23 @@
-//! What happens out of band, in bounded batches.
+//! Background jobs, in bounded batches, and verdicts.
 
 use std::time::Duration;
 
 use rusqlite::{Statement, params};
-use semel_core::history::{COMPLETER, SWEEPER, WORKER, What};
-use semel_core::store::{MAX_BATCH, Which};
+use semel_core::history::{COMPLETER, EntryKind, SWEEPER, WORKER};
+use semel_core::store::{MAX_BATCH, OperationFilter};
 use semel_core::transition::{self, Answer, Completion, Resolution, Resolve, Transition, Verdict};
 use semel_core::{
-    Backoff, By, Code, Event, Fence, OperationId, Owner, Record, Resource, State, Timestamp,
+    Actor, Backoff, Code, Event, Fence, OperationId, Owner, Record, Resource, State, Timestamp,
     headers,
 };
 
 use crate::error::Failure;
-use crate::holder::{one_rule_only, with_reason};
+use crate::holder::{disagreement, with_reason};
 use crate::queries::Statements;
 use crate::writer::Command;
 use crate::{history, row};
 
-/// Leases that are over become unknowns.
+/// Marks records whose lease expired as unknown.
 pub(crate) struct Sweep(pub(crate) usize);
 
 impl Command for Sweep {
@@ -33,14 +33,14 @@ impl Command for Sweep {
         }
         for fence in &swept {
             let code = Some(Code::LEASE_EXPIRED);
-            let lost = history::line(*fence, What::Unknown, SWEEPER, code, now);
+            let lost = history::note(*fence, EntryKind::Unknown, SWEEPER, code, now);
             history::append(sql, fence.id, lost)?;
         }
         Ok(swept)
     }
 }
 
-/// Abandoned executions are handed to one completer.
+/// Hands resumable records whose lease expired to one completer.
 pub(crate) struct ClaimAbandoned {
     pub(crate) operation: Box<str>,
     pub(crate) owner: Owner,
@@ -70,7 +70,7 @@ impl Command for ClaimAbandoned {
 }
 
 impl ClaimAbandoned {
-    /// The next attempt, as the pure function makes it.
+    /// Starts the next attempt, as the pure function decides.
     fn take_over(
         &self,
         record: Record,
@@ -80,27 +80,27 @@ impl ClaimAbandoned {
         let before = record.fence();
         let after = transition::claim_abandoned(Some(record), self.owner.clone(), self.lease, now);
         let (Some(record), true) = (after.record, after.answer) else {
-            return Err(one_rule_only(before));
+            return Err(disagreement(before));
         };
         let State::InProgress(lease) = &record.state else {
-            return Err(one_rule_only(before));
+            return Err(disagreement(before));
         };
-        sql.take_over.execute(params![
+        sql.resume_claimed.execute(params![
             record.id.as_bytes(),
             record.attempt,
             lease.owner.as_str(),
             lease.locked_until.as_micros(),
             now.as_micros(),
         ])?;
-        let on = history::line(record.fence(), What::Resumed, COMPLETER, None, now);
+        let on = history::note(record.fence(), EntryKind::Resumed, COMPLETER, None, now);
         history::append(sql, record.id, on)?;
         Ok(record)
     }
 }
 
-/// Due unknowns are handed to one worker.
+/// Hands unknown records that are due to one worker.
 pub(crate) struct ClaimDue {
-    pub(crate) which: Which,
+    pub(crate) which: OperationFilter,
     pub(crate) backoff: Backoff,
     pub(crate) limit: usize,
 }
@@ -115,9 +115,9 @@ impl Command for ClaimDue {
             limit,
         } = self;
         let (only, all_but) = match which {
-            Which::All => (None, None),
-            Which::Only(operation) => (Some(operation), None),
-            Which::AllBut(others) => (None, Some(array(others))),
+            OperationFilter::All => (None, None),
+            OperationFilter::Only(operation) => (Some(operation), None),
+            OperationFilter::AllBut(others) => (None, Some(array(others))),
         };
         let mut claimed = Vec::new();
         {
@@ -135,7 +135,7 @@ impl Command for ClaimDue {
     }
 }
 
-/// Schedules the next look. The delay is the pure function's: it depends on the record.
+/// Schedules the next reconciliation. The pure function computes the delay from the record.
 fn claim(
     record: Record,
     backoff: Backoff,
@@ -149,21 +149,21 @@ fn claim(
         ..
     }) = &after
     else {
-        return Err(one_rule_only(fence));
+        return Err(disagreement(fence));
     };
-    sql.claim.execute(params![
+    sql.schedule_claimed.execute(params![
         fence.id.as_bytes(),
         unresolved.reconcile_after.as_micros(),
         unresolved.reconcile_attempts,
         now.as_micros(),
     ])?;
-    after.ok_or_else(|| one_rule_only(fence))
+    after.ok_or_else(|| disagreement(fence))
 }
 
-/// A verdict on an unknown operation.
-pub(crate) struct Judge(pub(crate) Resolve);
+/// Applies a verdict to an unknown record.
+pub(crate) struct ApplyVerdict(pub(crate) Resolve);
 
-impl Command for Judge {
+impl Command for ApplyVerdict {
     type Answer = Resolution;
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Resolution, Failure> {
@@ -206,22 +206,22 @@ impl Command for Judge {
                 ])?
             }
         };
-        // The statement and the pure function must agree, or nobody may build on either.
+        // The statement and the pure function must agree.
         match (changed, &after.answer) {
             (1, Answer::Resolution(Resolution::Applied)) => {
-                history::tell(sql, before.as_ref(), &event, &after, now)?;
+                history::record_transition(sql, before.as_ref(), &event, &after, now)?;
                 Ok(Resolution::Applied)
             }
             (0, Answer::Resolution(refused @ Resolution::Fenced(_))) => Ok(*refused),
             (
                 _,
                 Answer::Resolution(_) | Answer::Decision(_) | Answer::Held(_) | Answer::Applied(_),
-            ) => Err(one_rule_only(*fence)),
+            ) => Err(disagreement(*fence)),
         }
     }
 }
 
-/// An unknown operation is set aside for a person.
+/// Dead-letters an unknown record.
 pub(crate) struct DeadLetter(pub(crate) Fence, pub(crate) Code);
 
 impl Command for DeadLetter {
@@ -232,32 +232,32 @@ impl Command for DeadLetter {
         let changed = with_reason(&mut sql.dead_letter, *fence, code, now)?;
         if changed == 1 {
             let code = Some(code.clone());
-            let set_aside = history::line(*fence, What::DeadLettered, WORKER, code, now);
-            history::append(sql, fence.id, set_aside)?;
+            let dead_lettered = history::note(*fence, EntryKind::DeadLettered, WORKER, code, now);
+            history::append(sql, fence.id, dead_lettered)?;
             return Ok(Resolution::Applied);
         }
-        // Set aside before, or not this attempt's to set aside.
+        // Dead-lettered before, or another attempt is current.
         let record = row::find(&mut sql.find, &fence.id.as_bytes())?;
         Ok(transition::dead_letter(record, *fence, code.clone(), now).answer)
     }
 }
 
-/// Replay windows that are over end.
+/// Ends replay windows.
 pub(crate) struct Expire(pub(crate) usize);
 
 impl Command for Expire {
     type Answer = usize;
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<usize, Failure> {
-        // Both statements see the same batch: the first takes those that leave nothing, and
-        // what then comes first is exactly the rest.
+        // Both statements see the same batch: the first deletes the records without a tombstone, and
+        // the second finds exactly the rest.
         let deleted = batch(&mut sql.expire_delete, self.0, now)?;
         let buried = batch(&mut sql.expire, self.0.min(MAX_BATCH) - deleted, now)?;
         Ok(deleted + buried)
     }
 }
 
-/// Bodies whose time is over go.
+/// Removes bodies whose retention ended.
 pub(crate) struct DropBodies(pub(crate) usize);
 
 impl Command for DropBodies {
@@ -268,7 +268,7 @@ impl Command for DropBodies {
     }
 }
 
-/// Tombstones whose time is over go.
+/// Deletes tombstones whose retention ended.
 pub(crate) struct Purge(pub(crate) usize);
 
 impl Command for Purge {
@@ -279,8 +279,8 @@ impl Command for Purge {
     }
 }
 
-/// A person's data is removed, by somebody.
-pub(crate) struct Erase(pub(crate) OperationId, pub(crate) By);
+/// Erases a person's data.
+pub(crate) struct Erase(pub(crate) OperationId, pub(crate) Actor);
 
 impl Command for Erase {
     type Answer = bool;
@@ -297,29 +297,29 @@ impl Command for Erase {
             record: row::find(&mut sql.find, &id.as_bytes())?,
             answer: Answer::Applied(true),
         };
-        history::tell(sql, None, &event, &after, now)?;
+        history::record_transition(sql, None, &event, &after, now)?;
         Ok(true)
     }
 }
 
-/// A person is about to be shown a stored response.
-pub(crate) struct Reveal(pub(crate) OperationId, pub(crate) By);
+/// Records that a person is about to see a stored response.
+pub(crate) struct AuditReveal(pub(crate) OperationId, pub(crate) Actor);
 
-impl Command for Reveal {
+impl Command for AuditReveal {
     type Answer = bool;
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<bool, Failure> {
         let Self(id, by) = self;
         let before = row::find(&mut sql.find, &id.as_bytes())?;
         let event = Event::Reveal(by.clone());
-        // The record stays as it is, so there is no statement that would decide again.
+        // The record does not change, so no statement repeats the decision.
         let after = transition::apply(before.clone(), event.clone(), now);
-        history::tell(sql, before.as_ref(), &event, &after, now)?;
+        history::record_transition(sql, before.as_ref(), &event, &after, now)?;
         Ok(after.answer == Answer::Applied(true))
     }
 }
 
-/// Text that `json_each` reads as these.
+/// A JSON array for `json_each`.
 fn array(all: &[Box<str>]) -> String {
     let all: serde_json::Value = all.iter().map(|one| &**one).collect();
     all.to_string()

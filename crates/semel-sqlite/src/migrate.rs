@@ -1,11 +1,11 @@
-//! The schema, in numbered steps that are taken once.
+//! Migrations: numbered steps, each applied once.
 
 use rusqlite::Connection;
 
 use crate::Options;
 use crate::error::Error;
 
-/// Every step there is. A step that was published is never changed: another follows it.
+/// All migrations. A published one is never changed: a new one follows it.
 const MIGRATIONS: [(i64, &str); 4] = [
     (1, include_str!("../migrations/0001_operations.sql")),
     (2, include_str!("../migrations/0002_history_and_inbox.sql")),
@@ -16,7 +16,7 @@ const MIGRATIONS: [(i64, &str); 4] = [
     (4, include_str!("../migrations/0004_figures.sql")),
 ];
 
-/// The table that remembers the steps.
+/// The table of applied migrations.
 const BOOKKEEPING: &str = include_str!("../migrations/0000_migrations.sql");
 
 const HAS_MIGRATIONS: &str = include_str!("../queries/has_migrations.sql");
@@ -37,14 +37,14 @@ pub(crate) fn check(connection: &Connection, options: &Options) -> Result<(), Er
     Ok(())
 }
 
-/// Takes the steps that the file has not seen, all of them or none.
+/// Applies the missing migrations in one transaction.
 pub(crate) fn migrate(connection: &Connection, options: &Options) -> Result<(), Error> {
-    let take_steps = || {
+    let apply_missing = || {
         if version(connection)? == newest() {
             return Ok(());
         }
-        // Immediate: of several processes that open a new file at once one takes the steps,
-        // and the others then find them taken.
+        // Immediate: of several processes that open a new file at once one applies the migrations,
+        // and the others then find them applied.
         connection.execute_batch("BEGIN IMMEDIATE")?;
         connection.execute_batch(BOOKKEEPING)?;
         let current = version(connection)?;
@@ -58,11 +58,11 @@ pub(crate) fn migrate(connection: &Connection, options: &Options) -> Result<(), 
         }
         connection.execute_batch("COMMIT")
     };
-    // On an error the connection is dropped, and the transaction with it.
-    take_steps().map_err(|error| Error::opening(&options.path, error))
+    // On an error the connection is dropped, which rolls back.
+    apply_missing().map_err(|error| Error::opening(&options.path, error))
 }
 
-/// What the steps are, for whoever wants to read them.
+/// The SQL of all migrations.
 pub(crate) fn text() -> String {
     let steps: Vec<&str> = MIGRATIONS.iter().map(|(_, step)| *step).collect();
     format!("{BOOKKEEPING}\n{}", steps.join("\n"))
@@ -73,7 +73,7 @@ fn newest() -> i64 {
     newest
 }
 
-/// The newest step that the file has seen; 0 where it has seen none.
+/// The newest migration that was applied; 0 where none was.
 fn version(connection: &Connection) -> rusqlite::Result<i64> {
     let known: i64 = connection.query_row(HAS_MIGRATIONS, [], |row| row.get(0))?;
     if known == 0 {

@@ -1,4 +1,4 @@
-//! Messages that have their effect once.
+//! The effect of a message, once.
 
 use std::time::Duration;
 
@@ -6,27 +6,27 @@ use rusqlite::{Connection, params};
 use semel_core::inbox::{MAX_NAME_BYTES, Once};
 
 use crate::Sqlite;
-use crate::inside::{self, Home, Own, Place, Unwritten};
+use crate::sandbox::{self, OwnStatement, StoreIdentity, Unwritten, WriterConnection};
 
 const ONCE: &str = include_str!("../queries/once.sql");
 const SAVEPOINT: &str = include_str!("../queries/once_savepoint.sql");
 const RELEASE: &str = include_str!("../queries/once_release.sql");
 const ROLLBACK: &str = include_str!("../queries/once_rollback.sql");
 
-/// What a consumer of messages writes among its own statements. See [`Sqlite::inbox`].
+/// Runs the effect of each message once. See [`Sqlite::inbox`].
 #[derive(Clone, Debug)]
 pub struct Inbox {
-    home: Home,
+    store: StoreIdentity,
     remember: Duration,
 }
 
 impl Sqlite {
     /// The inbox, for statements that [`transaction`](Self::transaction), [`work`](Self::work) or
-    /// [`write`](Self::write) run. It remembers a message for so long: longer than its broker may
-    /// deliver it again. [`Inbox::REMEMBER`] is long enough for most.
+    /// [`write`](Self::write) run. It keeps the marker of a message for `remember`: longer than its
+    /// broker may deliver it again. [`Inbox::REMEMBER`] is long enough for most.
     pub fn inbox(&self, remember: Duration) -> Inbox {
-        let home = Home::of(self);
-        Inbox { home, remember }
+        let store = StoreIdentity::of(self);
+        Inbox { store, remember }
     }
 }
 
@@ -34,12 +34,12 @@ impl Inbox {
     /// Long enough for most: see [`REMEMBER`](semel_core::inbox::REMEMBER).
     pub const REMEMBER: Duration = semel_core::inbox::REMEMBER;
 
-    /// Lets a message have its effect, unless it had it before. The marker and the effect are
-    /// committed together with all else that the statements write, and a second delivery finds
-    /// the marker. Consumers do not get in each other's way: each has a marker of its own.
+    /// Runs `effect` unless this consumer handled the message before. The marker and the effect are
+    /// committed together with everything else that the statements write, and a second delivery
+    /// finds the marker. Each consumer has markers of its own.
     ///
-    /// An effect that fails, by an error or a panic, leaves neither: what it wrote is taken back,
-    /// also where the statements around it go on and are committed.
+    /// An effect that fails, by an error or a panic, leaves neither: its writes are rolled back, also
+    /// where the statements around it continue and are committed.
     ///
     /// See [`Sqlite::write`] for an example.
     ///
@@ -63,65 +63,68 @@ impl Inbox {
         Ok(Once::Done(done))
     }
 
-    /// Writes the marker; nothing where it is there.
+    /// Writes the marker; `None` where it exists.
     fn mark<'c>(
         &self,
         connection: &'c Connection,
         consumer: &str,
         message_id: &str,
-    ) -> Result<Option<Marked<'c>>, Unwritten> {
-        let place = self.home.place(connection)?;
-        // Apart from what senders of webhooks are called.
+    ) -> Result<Option<OpenMarker<'c>>, Unwritten> {
+        let writer = self.store.writer(connection)?;
+        // A prefix of its own, apart from the senders of webhooks.
         let source = format!("once:{consumer}");
         let fits = |name: &str| (1..=MAX_NAME_BYTES).contains(&name.len());
         if consumer.is_empty() || !fits(&source) || !fits(message_id) {
             return Err(Unwritten::Name);
         }
-        let marked = Marked::begin(place)?;
+        let marked = OpenMarker::begin(writer)?;
         let row = params![
             source,
             message_id,
-            place.now.as_micros(),
-            place.now.saturating_add(self.remember).as_micros(),
+            writer.now.as_micros(),
+            writer.now.saturating_add(self.remember).as_micros(),
         ];
-        let inserted = place.execute(Own::Marker, ONCE, row)?;
+        let inserted = writer.execute(OwnStatement::Marker, ONCE, row)?;
         Ok((inserted == 1).then_some(marked))
     }
 }
 
-/// A marker whose effect is under way. Dropping it takes back both.
-struct Marked<'c> {
-    place: Place<'c>,
+/// A marker whose effect is running. Dropping it rolls back both.
+struct OpenMarker<'c> {
+    writer: WriterConnection<'c>,
     is_over: bool,
 }
 
-impl<'c> Marked<'c> {
-    fn begin(place: Place<'c>) -> rusqlite::Result<Self> {
-        execute(place, SAVEPOINT)?;
+impl<'c> OpenMarker<'c> {
+    fn begin(writer: WriterConnection<'c>) -> rusqlite::Result<Self> {
+        execute(writer, SAVEPOINT)?;
         let is_over = false;
-        Ok(Self { place, is_over })
+        Ok(Self { writer, is_over })
     }
 
     fn keep(mut self) -> Result<(), Unwritten> {
-        execute(self.place, RELEASE)?;
+        execute(self.writer, RELEASE)?;
         self.is_over = true;
         Ok(())
     }
 }
 
-impl Drop for Marked<'_> {
+impl Drop for OpenMarker<'_> {
     fn drop(&mut self) {
         if self.is_over {
             return;
         }
-        let taken_back = execute(self.place, ROLLBACK).and_then(|()| execute(self.place, RELEASE));
-        // The effect ended a savepoint around its own. What of it is still there cannot be told.
-        if taken_back.is_err() {
-            inside::spoil();
+        let rolled_back =
+            execute(self.writer, ROLLBACK).and_then(|()| execute(self.writer, RELEASE));
+        // The effect ended a savepoint around its own, so it is not known what remains of it.
+        if rolled_back.is_err() {
+            sandbox::require_rollback();
         }
     }
 }
 
-fn execute(place: Place<'_>, sql: &str) -> rusqlite::Result<()> {
-    place.execute(Own::Savepoint, sql, &[]).map(|_| ())
+fn execute(writer: WriterConnection<'_>, sql: &str) -> rusqlite::Result<()> {
+    writer
+        .execute(OwnStatement::Savepoint, sql, &[])
+        .map(|_| ())
 }

@@ -1,28 +1,26 @@
-//! Events that go out, at least once each.
+//! The outbox: a relay publishes each event at least once.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
-use semel_core::outbox::{
-    Backlog, DeadEvent, Event, EventId, MAX_BACKLOG_COUNTED, Waiting, cut_reason,
-};
-use semel_core::{Backoff, Owner, Timestamp, store};
+use semel_core::outbox::{Backlog, DeadEvent, Event, EventId, MAX_BACKLOG_COUNTED, Waiting};
+use semel_core::{Backoff, Owner, Timestamp};
 
 use crate::Sqlite;
 use crate::error::Failure;
-use crate::inside::{Home, Own, Unwritten};
 use crate::maintenance::bounded;
 use crate::queries::Statements;
 use crate::reader::Lookup;
+use crate::sandbox::{OwnStatement, StoreIdentity, Unwritten};
 use crate::writer::Command;
 
 const PUBLISH: &str = include_str!("../queries/publish.sql");
 
-/// What writes events among the application's own statements. See [`Sqlite::outbox`].
+/// Writes events among the application's statements. See [`Sqlite::outbox`].
 #[derive(Clone, Debug)]
 pub struct Outbox {
-    home: Home,
+    store: StoreIdentity,
 }
 
 impl Sqlite {
@@ -45,37 +43,37 @@ impl Sqlite {
     /// # }
     /// ```
     pub fn outbox(&self) -> Outbox {
-        let home = Home::of(self);
-        Outbox { home }
+        let store = StoreIdentity::of(self);
+        Outbox { store }
     }
 }
 
 impl Outbox {
-    /// Writes an event, to be committed with all else that the statements write, or with nothing.
-    /// Where one of that name waits already, it is the same event.
+    /// Writes an event, which commits with the other writes of the transaction. Writing it again while
+    /// it waits has no effect.
     ///
     /// # Errors
-    /// See [`Unwritten`]. Statements that go on after an error go on without the event.
+    /// See [`Unwritten`]. Statements that continue after an error are committed without the event.
     pub fn publish(&self, connection: &Connection, event: &Event) -> Result<(), Unwritten> {
         event.check()?;
-        let place = self.home.place(connection)?;
+        let writer = self.store.writer(connection)?;
         let row = params![
             event.id.as_bytes(),
             event.kind,
             event.aggregate,
             &event.payload[..],
-            place.now.as_micros(),
+            writer.now.as_micros(),
         ];
-        place.execute(Own::Event, PUBLISH, row)?;
+        writer.execute(OwnStatement::Event, PUBLISH, row)?;
         Ok(())
     }
 }
 
-/// Events are handed to the one relay.
-struct ClaimEvents {
-    relay: Owner,
-    lease: Duration,
-    limit: usize,
+/// Hands waiting events to the one relay that holds the lease.
+pub(crate) struct ClaimEvents {
+    pub(crate) relay: Owner,
+    pub(crate) lease: Duration,
+    pub(crate) limit: usize,
 }
 
 impl Command for ClaimEvents {
@@ -84,7 +82,7 @@ impl Command for ClaimEvents {
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Vec<Waiting>, Failure> {
         let until = now.saturating_add(self.lease);
         let relay = params![self.relay.as_str(), until.as_micros(), now.as_micros()];
-        if sql.claim_relay.execute(relay)? == 0 {
+        if sql.acquire_relay_lease.execute(relay)? == 0 {
             return Ok(Vec::new());
         }
         let mut rows = sql
@@ -102,8 +100,8 @@ impl Command for ClaimEvents {
     }
 }
 
-/// The broker has them.
-struct MarkSent(Vec<EventId>);
+/// Deletes events that the broker confirmed.
+pub(crate) struct MarkSent(pub(crate) Vec<EventId>);
 
 impl Command for MarkSent {
     type Answer = ();
@@ -115,15 +113,15 @@ impl Command for MarkSent {
                 .query_row([id.as_bytes()], |row| row.get::<_, Box<str>>(0))
                 .optional()?;
             if let Some(aggregate) = aggregate {
-                sql.let_go.execute([aggregate])?;
+                sql.release_aggregate.execute([aggregate])?;
             }
         }
         Ok(())
     }
 }
 
-/// The broker refused it.
-struct HoldBack(EventId, Box<str>, Backoff);
+/// Holds back the aggregate of an event that the broker refused.
+pub(crate) struct HoldBack(pub(crate) EventId, pub(crate) Box<str>, pub(crate) Backoff);
 
 impl Command for HoldBack {
     type Answer = ();
@@ -131,7 +129,7 @@ impl Command for HoldBack {
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<(), Failure> {
         let Self(id, reason, backoff) = self;
         let refused = sql
-            .refuse
+            .count_refusal
             .query_row([id.as_bytes()], |row| {
                 Ok((row.get::<_, Box<str>>(0)?, row.get(1)?))
             })
@@ -146,29 +144,29 @@ impl Command for HoldBack {
     }
 }
 
-/// Nobody will take it.
-struct SetAside(EventId, Box<str>);
+/// Dead-letters an event that the broker does not accept.
+pub(crate) struct DeadLetterEvent(pub(crate) EventId, pub(crate) Box<str>);
 
-impl Command for SetAside {
+impl Command for DeadLetterEvent {
     type Answer = ();
 
     fn perform(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<(), Failure> {
         let Self(id, reason) = self;
         let aggregate = sql
-            .set_aside
+            .dead_letter_event
             .query_row(params![id.as_bytes(), now.as_micros(), reason], |row| {
                 row.get::<_, Box<str>>(0)
             })
             .optional()?;
         if let Some(aggregate) = aggregate {
-            sql.let_go.execute([aggregate])?;
+            sql.release_aggregate.execute([aggregate])?;
         }
         Ok(())
     }
 }
 
-/// A person says that it is to be tried again.
-struct Revive(EventId);
+/// Returns a dead-lettered event to the queue.
+pub(crate) struct Revive(pub(crate) EventId);
 
 impl Command for Revive {
     type Answer = bool;
@@ -178,20 +176,20 @@ impl Command for Revive {
     }
 }
 
-/// A relay stops.
-struct StandDown(Owner);
+/// Ends the lease of a relay that stops.
+pub(crate) struct ReleaseRelay(pub(crate) Owner);
 
-impl Command for StandDown {
+impl Command for ReleaseRelay {
     type Answer = ();
 
     fn perform(&self, sql: &mut Statements<'_>, _: Timestamp) -> Result<(), Failure> {
-        sql.stand_down.execute([self.0.as_str()])?;
+        sql.release_relay_lease.execute([self.0.as_str()])?;
         Ok(())
     }
 }
 
-/// Events that wait for a person.
-struct DeadEvents(usize);
+/// The dead-lettered events, oldest first.
+pub(crate) struct DeadEvents(pub(crate) usize);
 
 impl Lookup for DeadEvents {
     type Answer = Vec<DeadEvent>;
@@ -211,10 +209,10 @@ impl Lookup for DeadEvents {
     }
 }
 
-/// How the outbox stands.
-struct Stand;
+/// Counts the waiting and the dead-lettered events.
+pub(crate) struct OutboxBacklog;
 
-impl Lookup for Stand {
+impl Lookup for OutboxBacklog {
     type Answer = Backlog;
 
     fn perform(self, sql: &mut Statements<'_>) -> Result<Backlog, Failure> {
@@ -230,7 +228,7 @@ impl Lookup for Stand {
     }
 }
 
-/// A row that begins with an event.
+/// Reads an event from the first columns of a row.
 fn event(row: &Row<'_>) -> rusqlite::Result<Event> {
     Ok(Event {
         id: EventId::from_bytes(row.get(0)?),
@@ -238,50 +236,4 @@ fn event(row: &Row<'_>) -> rusqlite::Result<Event> {
         aggregate: row.get(2)?,
         payload: Bytes::from(row.get::<_, Vec<u8>>(3)?),
     })
-}
-
-impl semel_core::Outbox for Sqlite {
-    async fn claim_events(
-        &self,
-        relay: Owner,
-        lease: Duration,
-        limit: usize,
-    ) -> store::Result<Vec<Waiting>> {
-        let claim = ClaimEvents {
-            relay,
-            lease,
-            limit,
-        };
-        self.inner.write(claim).await
-    }
-
-    async fn mark_sent(&self, events: Vec<EventId>) -> store::Result<()> {
-        self.inner.write(MarkSent(events)).await
-    }
-
-    async fn hold_back(&self, event: EventId, reason: &str, backoff: Backoff) -> store::Result<()> {
-        let reason = cut_reason(reason).into();
-        self.inner.write(HoldBack(event, reason, backoff)).await
-    }
-
-    async fn set_aside(&self, event: EventId, reason: &str) -> store::Result<()> {
-        let reason = cut_reason(reason).into();
-        self.inner.write(SetAside(event, reason)).await
-    }
-
-    async fn dead_events(&self, limit: usize) -> store::Result<Vec<DeadEvent>> {
-        self.inner.look(&self.inner.lists, DeadEvents(limit)).await
-    }
-
-    async fn revive(&self, event: EventId) -> store::Result<bool> {
-        self.inner.write(Revive(event)).await
-    }
-
-    async fn backlog(&self) -> store::Result<Backlog> {
-        self.inner.look(&self.inner.lists, Stand).await
-    }
-
-    async fn stand_down(&self, relay: Owner) -> store::Result<()> {
-        self.inner.write(StandDown(relay)).await
-    }
 }

@@ -1,4 +1,4 @@
-//! The statements: one file each, prepared once a connection.
+//! The statements: one file each, prepared once per connection.
 
 use rusqlite::{Connection, Statement};
 
@@ -32,7 +32,7 @@ macro_rules! statements {
 
         #[cfg(test)]
         impl Queries {
-            /// The statements by name, to be changed one at a time.
+            /// The statements by name, so that a test can replace one.
             pub(crate) fn each(&mut self) -> Vec<(&'static str, &mut &'static str)> {
                 vec![$((stringify!($name), &mut self.$name),)*]
             }
@@ -42,21 +42,21 @@ macro_rules! statements {
 
 statements! {
     begin commit rollback savepoint savepoint_release savepoint_rollback
-    reserve reserve_again reserve_resume reserve_lose reserve_forget
+    reserve reserve_again reserve_resume reserve_mark_unknown reserve_delete_expired
     find find_identity find_resource find_key
-    list list_floor list_unknown list_in_progress standing_in_progress standing_unknown
+    list list_floor list_unknown list_in_progress count_in_progress count_unknown
     history history_last history_append history_erase
     complete release evict mark_unknown heartbeat advance
-    sweep claim_due claim claim_abandoned take_over
+    sweep claim_due schedule_claimed claim_abandoned resume_claimed
     resolve_completed resolve_not_executed resolve_still_unknown dead_letter
     expire expire_delete drop_bodies purge erase
-    receive settle claim_parked claim_message forget
-    claim_relay stand_down claim_events mark_sent let_go refuse hold_back
-    set_aside dead_events revive backlog
-    count count_find activity forget_activity
-    misuse misuse_find misuse_make_room misuses forget_misuses
-    survey meet meet_find meet_count callers count_alone
-    publish_census publish_census_clear publish_census_line census
+    receive settle claim_parked schedule_parked forget
+    acquire_relay_lease release_relay_lease claim_events mark_sent release_aggregate count_refusal hold_back
+    dead_letter_event dead_events revive backlog
+    write_activity find_activity activity forget_activity
+    write_misuse find_misuse trim_misuse misuses forget_misuses
+    scan_records record_caller find_caller count_callers callers acquire_scan_lease
+    publish_record_counts clear_record_counts insert_record_count record_counts
 }
 
 #[cfg(test)]
@@ -79,21 +79,21 @@ mod tests {
     const DEAD: &str = "semel_outbox USING INDEX semel_outbox_dead";
     const LEASES: &str = "semel_operations USING INDEX semel_operations_leases";
 
-    /// What a statement reads from end to end: an index of what is unfinished, or a table that has
-    /// a bound.
+    /// What a statement may scan completely: an index of unfinished records, or a table of bounded
+    /// size.
     fn whole_index(statement: &str) -> Option<&'static str> {
         match statement {
-            "standing_in_progress" | "list_in_progress" => Some(LEASES),
+            "count_in_progress" | "list_in_progress" => Some(LEASES),
             "misuses" => Some("semel_misuse USING INDEX semel_misuse_last"),
-            "callers" | "meet_count" => Some("semel_callers"),
-            "standing_unknown" => Some("semel_operations USING INDEX semel_operations_unknown"),
+            "callers" | "count_callers" => Some("semel_callers"),
+            "count_unknown" => Some("semel_operations USING INDEX semel_operations_unknown"),
             "dead_events" => Some(DEAD),
             _ => None,
         }
     }
 
     #[test]
-    fn dead_letters_are_listed_without_passing_over_what_ended() {
+    fn dead_letters_are_listed_by_the_index_of_unknown_records() {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(&crate::schema()).unwrap();
         let plan = plan(&connection, Queries::default().list_unknown);
@@ -104,9 +104,9 @@ mod tests {
         );
     }
 
-    /// A list looks ahead for the end of its walk, and passes over many that do not fit.
+    /// A list reads ahead for its floor, over many records that do not match.
     #[test]
-    fn a_list_looks_ahead_in_the_index_alone() {
+    fn the_floor_of_a_list_is_read_from_a_covering_index() {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(&crate::schema()).unwrap();
         assert_eq!(
@@ -115,10 +115,9 @@ mod tests {
         );
     }
 
-    /// SQLite reads a row as far as it needs to. The bodies of all operations must not be read to
-    /// count these.
+    /// SQLite reads a row up to its last selected column. A scan must not read all bodies.
     #[test]
-    fn a_survey_reads_no_bodies() {
+    fn a_record_scan_reads_no_bodies() {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(&crate::schema()).unwrap();
         let mut columns = connection
@@ -126,16 +125,15 @@ mod tests {
             .unwrap();
         let columns = columns.query_map([], |row| row.get(0)).unwrap();
         let columns: Vec<String> = columns.map(Result::unwrap).collect();
-        let place = |name: &str| columns.iter().position(|column| column == name).unwrap();
-        let survey = connection.prepare(Queries::default().survey).unwrap();
-        for column in survey.column_names() {
-            assert!(place(column) < place("recovery_data"), "{column}");
-            assert!(place(column) < place("response_body"), "{column}");
+        let position = |name: &str| columns.iter().position(|column| column == name).unwrap();
+        let scan = connection.prepare(Queries::default().scan_records).unwrap();
+        for column in scan.column_names() {
+            assert!(position(column) < position("recovery_data"), "{column}");
+            assert!(position(column) < position("response_body"), "{column}");
         }
     }
 
-    /// A statement that reads the whole table is quick in every test and stands still in
-    /// production.
+    /// A statement that scans the whole table is quick in every test and too slow in production.
     #[test]
     fn every_statement_finds_its_rows_by_an_index() {
         let connection = Connection::open_in_memory().unwrap();
@@ -146,16 +144,16 @@ mod tests {
                 "reserve",
                 "receive",
                 "history_append",
-                "claim_relay",
+                "acquire_relay_lease",
                 "hold_back",
-                "count",
-                "misuse",
-                "meet",
-                "count_alone",
-                "publish_census",
-                "publish_census_line",
-                // All of a table, without looking.
-                "publish_census_clear",
+                "write_activity",
+                "write_misuse",
+                "record_caller",
+                "acquire_scan_lease",
+                "publish_record_counts",
+                "insert_record_count",
+                // Deletes all rows of a table.
+                "clear_record_counts",
             ];
             let is_insert = inserts.contains(&name);
             if is_session || name.starts_with("savepoint") || is_insert {
@@ -163,13 +161,13 @@ mod tests {
             }
             let mut plan = plan(&connection, sql);
             if let Some(index) = whole_index(name) {
-                // All there is of it, and nothing else.
+                // Scans this index, and nothing else.
                 let scan = format!("SCAN {index}");
                 assert_eq!(plan.first(), Some(&scan), "{name}: {plan:?}");
                 continue;
             }
-            // The commands that a caller names, which are few; up to a bound of an index; and what
-            // has a bound itself.
+            // A few operations that the caller names, a bounded part of an index, and tables of bounded
+            // size.
             let bounded = [
                 "json_each",
                 "CONSTANT ROW",

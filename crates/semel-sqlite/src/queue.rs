@@ -1,44 +1,44 @@
 //! A bounded queue between the callers and a thread.
 //!
-//! The thread takes everything that waits at once: that is what makes a group out of the
-//! requests that arrived during a commit, without any timer.
+//! The thread takes all waiting calls at once: the requests that arrived during a commit become a
+//! group without any timer.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Most calls that wait for one thread. Beyond it the disk is not keeping up, and a caller
-/// is better told so than left to wait.
+/// Most calls that wait for one thread. Beyond it the disk does not keep up, and a caller is better
+/// refused than left waiting.
 const MAX_WAITING: usize = 16 * 1024;
 
-/// Most calls that share a commit. Enough to make the fsync cheap, and few enough that the
-/// first of them is not kept waiting by the last.
+/// Most calls that share a commit. Enough to make the fsync cheap, and few enough that the first
+/// does not wait for the last.
 pub(crate) const MAX_GROUP: usize = 512;
 
-/// How often a thread with nothing to do gives way before it sleeps: a fifth of a millisecond
+/// How often an idle thread yields before it sleeps: a fifth of a millisecond
 /// on an idle machine, and as long as it takes an answered caller to be woken and come back.
 /// With none a lone caller reached half of a bare loop, with 100 four fifths, with 300 and
 /// with 1000 nine tenths, and each took less processor time than the one before.
 const LINGER: usize = 400;
 
-/// How long giving way may take: enough for a few callers to come back, less than a turn of
+/// How long one yield may take: enough for a few callers to come back, less than a time slice of
 /// the scheduler.
-const CHEAP: Duration = Duration::from_millis(1);
+const CHEAP_YIELD: Duration = Duration::from_millis(1);
 
-/// How often a thread does not give way after it was not cheap: some seconds of traffic.
-const HURRY: u32 = 1000;
+/// How many yields are skipped after an expensive one: some seconds of traffic.
+const SKIPPED_YIELDS: u32 = 1000;
 
 pub(crate) struct Queue<T> {
     waiting: Mutex<Waiting<T>>,
     changed: Condvar,
-    /// How often not to give way.
-    hurry: AtomicU32,
+    /// How many yields to skip.
+    yields_to_skip: AtomicU32,
 }
 
 struct Waiting<T> {
     calls: VecDeque<T>,
-    /// Threads that wait for a call; nobody is woken who is not asleep.
+    /// Threads that sleep until there is a call.
     idle: usize,
     closed: bool,
 }
@@ -60,7 +60,7 @@ impl<T> Queue<T> {
         Self {
             waiting: Mutex::new(waiting),
             changed: Condvar::new(),
-            hurry: AtomicU32::new(0),
+            yields_to_skip: AtomicU32::new(0),
         }
     }
 
@@ -82,8 +82,8 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    /// Moves what waits, up to `most`, into `group`, after waiting until there is something.
-    /// Leaves it empty when the queue is closed and nothing is left. Says whether it slept.
+    /// Moves waiting calls, up to `most`, into `group`, after waiting for one. Leaves it empty when
+    /// the queue is closed and empty. Returns whether the thread slept.
     pub(crate) fn take(&self, group: &mut Vec<T>, most: usize) -> bool {
         let mut waiting = self.linger(self.lock());
         let mut slept = false;
@@ -101,15 +101,15 @@ impl<T> Queue<T> {
         slept
     }
 
-    /// Gives way a few times while nothing waits, before going to sleep: a caller that was
-    /// just answered often comes back at once, and waking a thread costs both more than this.
+    /// Yields a few times while the queue is empty: a caller that was just answered often comes back
+    /// at once, and waking a sleeping thread costs more than this.
     fn linger<'q>(&'q self, mut waiting: MutexGuard<'q, Waiting<T>>) -> MutexGuard<'q, Waiting<T>> {
         for _ in 0..LINGER {
             if !waiting.calls.is_empty() || waiting.closed {
                 break;
             }
             drop(waiting);
-            let cheap = self.give_way();
+            let cheap = self.yield_cheaply();
             waiting = self.lock();
             if !cheap {
                 break;
@@ -118,29 +118,29 @@ impl<T> Queue<T> {
         waiting
     }
 
-    /// Lets others run, and says whether that was cheap. On a busy machine it is not: the
-    /// others keep the processor for milliseconds, where a thread that sleeps would be woken
-    /// at once. Then nobody gives way for a while.
+    /// Yields the processor, and returns whether that was cheap. On a busy machine it is not: other
+    /// threads keep the processor for milliseconds, where a sleeping thread would be woken at once.
+    /// Then the next yields are skipped.
     #[allow(
         clippy::disallowed_methods,
         reason = "measures the machine, decides no lease"
     )]
-    pub(crate) fn give_way(&self) -> bool {
-        let left = self.hurry.load(Ordering::Relaxed);
+    pub(crate) fn yield_cheaply(&self) -> bool {
+        let left = self.yields_to_skip.load(Ordering::Relaxed);
         if left > 0 {
-            self.hurry.store(left - 1, Ordering::Relaxed);
+            self.yields_to_skip.store(left - 1, Ordering::Relaxed);
             return false;
         }
         let before = std::time::Instant::now();
         std::thread::yield_now();
-        let cheap = before.elapsed() < CHEAP;
+        let cheap = before.elapsed() < CHEAP_YIELD;
         if !cheap {
-            self.hurry.store(HURRY, Ordering::Relaxed);
+            self.yields_to_skip.store(SKIPPED_YIELDS, Ordering::Relaxed);
         }
         cheap
     }
 
-    /// Adds to `group` what has come since, up to `most` in all, without waiting.
+    /// Adds the calls that arrived since to `group`, up to `most` in all, without waiting.
     pub(crate) fn take_more(&self, group: &mut Vec<T>, most: usize) {
         let mut waiting = self.lock();
         let count = waiting.calls.len().min(most.saturating_sub(group.len()));
@@ -152,13 +152,13 @@ impl<T> Queue<T> {
         self.lock().calls.len()
     }
 
-    /// Whether a thread has gone to sleep.
+    /// Whether a thread sleeps.
     #[cfg(test)]
-    pub(crate) fn someone_sleeps(&self) -> bool {
+    pub(crate) fn has_idle_thread(&self) -> bool {
         self.lock().idle > 0
     }
 
-    /// Lets the threads finish what waits, and accepts nothing more.
+    /// Lets the threads finish what waits, and accepts no more calls.
     pub(crate) fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_all();
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_waits_is_taken_at_once_in_order() {
+    fn waiting_calls_are_taken_at_once_in_order() {
         let queue = Queue::new();
         (0..5).for_each(|call| queue.push(call).unwrap());
         assert_eq!(taken(&queue, 3), [0, 1, 2]);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_closed_queue_is_emptied_and_then_says_so() {
+    fn a_closed_queue_is_emptied_before_take_returns_nothing() {
         let queue = Queue::new();
         queue.push(1).unwrap();
         queue.close();

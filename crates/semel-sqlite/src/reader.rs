@@ -1,4 +1,4 @@
-//! The threads that read. They see what is committed, and wait for no commit.
+//! The threads that read. They see what is committed, and do not wait for a commit.
 
 use std::sync::Arc;
 
@@ -14,52 +14,51 @@ use crate::queries::{Queries, Statements};
 use crate::queue::Queue;
 use crate::{reserve, row};
 
-/// Something to be looked up.
+/// A read.
 pub(crate) trait Lookup: Send + 'static {
     type Answer: Send + 'static;
 
     fn perform(self, sql: &mut Statements<'_>) -> std::result::Result<Self::Answer, Failure>;
 }
 
-/// A lookup whose caller waits.
-pub(crate) type Look = Box<dyn FnOnce(&mut Statements<'_>) + Send>;
+/// A lookup in a queue, whose caller waits.
+pub(crate) type QueuedLookup = Box<dyn FnOnce(&mut Statements<'_>) + Send>;
 
 /// Packs a lookup for the readers' queue.
-pub(crate) fn look<L: Lookup>(lookup: L) -> (Look, oneshot::Receiver<Result<L::Answer>>) {
+pub(crate) fn queued<L: Lookup>(lookup: L) -> (QueuedLookup, oneshot::Receiver<Result<L::Answer>>) {
     let (reply, answer) = oneshot::channel();
-    let look: Look = Box::new(move |sql| {
-        // A caller that went away does not need the answer.
+    let lookup: QueuedLookup = Box::new(move |sql| {
+        // The caller may have been dropped.
         let _ = reply.send(lookup.perform(sql).map_err(Into::into));
     });
-    (look, answer)
+    (lookup, answer)
 }
 
 /// Answers lookups, one at a time, until the queue is closed and empty.
 pub(crate) fn run(
     connection: &Connection,
     queries: &Queries,
-    queue: &Queue<Look>,
+    queue: &Queue<QueuedLookup>,
 ) -> rusqlite::Result<()> {
     let mut sql = Statements::prepare(connection, queries)?;
     let mut next = Vec::with_capacity(1);
     loop {
         queue.take(&mut next, 1);
-        let Some(look) = next.pop() else {
+        let Some(lookup) = next.pop() else {
             return Ok(());
         };
-        look(&mut sql);
+        lookup(&mut sql);
     }
 }
 
-/// Whether a request can be answered without writing: a replay, a refusal. Nothing is ever
-/// granted here.
-pub(crate) struct Peek {
+/// Decides a reservation that needs no write, such as a replay. Never grants an attempt.
+pub(crate) struct DecideWithoutWrite {
     pub(crate) hash: IdentityHash,
     pub(crate) request: Arc<Reserve>,
     pub(crate) clock: Arc<dyn Clock>,
 }
 
-impl Lookup for Peek {
+impl Lookup for DecideWithoutWrite {
     type Answer = Option<Decision>;
 
     fn perform(self, sql: &mut Statements<'_>) -> std::result::Result<Option<Decision>, Failure> {
@@ -73,7 +72,7 @@ impl Lookup for Peek {
     }
 }
 
-/// What a request is answered with as long as nothing needs to be written.
+/// The decision, where it needs no write.
 pub(crate) fn answer(
     record: Option<Record>,
     request: &Reserve,
@@ -84,7 +83,7 @@ pub(crate) fn answer(
     let after = transition::reserve(Some(record), request.clone(), now);
     match after.answer {
         Decision::Execute(_) | Decision::Resume(_) => None,
-        // A lease that was over: it is the writer who says so.
+        // The lease expired: the writer has to mark the record.
         Decision::Unknown(_) if before == Status::InProgress => None,
         answer @ (Decision::Replay(_)
         | Decision::InProgress(_)
@@ -94,7 +93,7 @@ pub(crate) fn answer(
     }
 }
 
-/// The record of a name.
+/// The record with an id.
 pub(crate) struct Find(pub(crate) OperationId);
 
 impl Lookup for Find {
@@ -116,7 +115,7 @@ impl Lookup for FindIdentity {
     }
 }
 
-/// The newest record of an operation that created a resource, or was about to.
+/// The newest record that created, or may have created, a resource.
 pub(crate) struct FindResource(pub(crate) Box<str>);
 
 impl Lookup for FindResource {

@@ -1,13 +1,13 @@
-//! A client asks to execute.
+//! Reservations: a client asks to execute.
 //!
-//! The statements decide, each by its guards: the fingerprint, the status and the time are
-//! compared by the database, in one transaction. What none of them granted is then read, and
-//! the pure function says what it means.
+//! The statements decide by their guards: the database compares the fingerprint, the status and the
+//! time, in one transaction. Where none of them grants an attempt, the record is read and the pure
+//! function decides.
 
 use std::sync::Arc;
 
 use rusqlite::{Statement, params};
-use semel_core::history::{CLIENT, What};
+use semel_core::history::{CLIENT, EntryKind};
 use semel_core::identity::IdentityHash;
 use semel_core::transition::{self, Decision, Grant};
 use semel_core::{
@@ -19,7 +19,7 @@ use crate::queries::Statements;
 use crate::writer::Command;
 use crate::{history, row};
 
-/// Asks to execute.
+/// One reservation.
 pub(crate) struct Reservation {
     pub(crate) hash: IdentityHash,
     pub(crate) request: Arc<Reserve>,
@@ -32,7 +32,7 @@ impl Command for Reservation {
         if let Some(grant) = self.begin(sql, now)? {
             return Ok(Decision::Execute(grant));
         }
-        // The key is taken. From here on the row is known to be this identity's own.
+        // The key exists. `record` checks that the row has this identity, not only its hash.
         let fence = self.record(sql)?.fence();
         for fingerprint in self.request.fingerprints.iter() {
             if let Some(decision) = self.take_over(sql, fence, fingerprint, now)? {
@@ -44,7 +44,7 @@ impl Command for Reservation {
 }
 
 impl Reservation {
-    /// The first attempt, if nothing is remembered under the key.
+    /// Grants the first attempt, if there is no record under the key.
     fn begin(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Option<Grant>, Failure> {
         let Reserve {
             id,
@@ -84,8 +84,8 @@ impl Reservation {
         }))
     }
 
-    /// What a retry may take over from a record with this fingerprint, if anything. The record
-    /// is at `fence`.
+    /// Grants a further attempt of a record with this fingerprint, or marks it unknown, where it allows
+    /// that. The record is at `fence`.
     fn take_over(
         &self,
         sql: &mut Statements<'_>,
@@ -94,7 +94,7 @@ impl Reservation {
         now: Timestamp,
     ) -> Result<Option<Decision>, Failure> {
         if let Some(grant) = self.grant(&mut sql.reserve_again, fingerprint, now)? {
-            let again = history::line(grant.fence, What::Reattempted, CLIENT, None, now);
+            let again = history::note(grant.fence, EntryKind::Reattempted, CLIENT, None, now);
             history::append(sql, grant.fence.id, again)?;
             return Ok(Some(Decision::Execute(grant)));
         }
@@ -102,17 +102,17 @@ impl Reservation {
         if policy.resumes_within().is_some() {
             let resumed = self.grant(&mut sql.reserve_resume, fingerprint, now)?;
             if let Some(grant) = resumed {
-                let on = history::line(grant.fence, What::Resumed, CLIENT, None, now);
+                let on = history::note(grant.fence, EntryKind::Resumed, CLIENT, None, now);
                 history::append(sql, grant.fence.id, on)?;
                 return Ok(Some(Decision::Resume(grant)));
             }
-        } else if self.change(&mut sql.reserve_lose, fingerprint, now)? == 1 {
+        } else if self.change(&mut sql.reserve_mark_unknown, fingerprint, now)? == 1 {
             let code = Some(Code::LEASE_EXPIRED);
-            let lost = history::line(fence, What::Unknown, CLIENT, code, now);
+            let lost = history::note(fence, EntryKind::Unknown, CLIENT, code, now);
             history::append(sql, fence.id, lost)?;
         }
         let forgotten = policy.on_expired == OnExpired::Execute
-            && self.change(&mut sql.reserve_forget, fingerprint, now)? == 1;
+            && self.change(&mut sql.reserve_delete_expired, fingerprint, now)? == 1;
         if forgotten {
             return Ok(self.begin(sql, now)?.map(Decision::Execute));
         }
@@ -152,7 +152,7 @@ impl Reservation {
         }))
     }
 
-    /// Runs a statement that changes or removes the record, and says how many it found.
+    /// Runs a statement that changes or deletes the record, and returns how many rows it changed.
     fn change(
         &self,
         statement: &mut Statement<'_>,
@@ -167,20 +167,21 @@ impl Reservation {
         ])?)
     }
 
-    /// The record under the key, which is taken.
+    /// The record under the key, which exists.
     fn record(&self, sql: &mut Statements<'_>) -> Result<Record, Failure> {
         find(&mut sql.find_identity, self.hash, &self.request.identity)?
-            .ok_or_else(|| Failure::Corrupt("a key is taken and has no record".into()))
+            .ok_or_else(|| Failure::Corrupt("a key exists, but its record does not".into()))
     }
 
-    /// What the record means for a request that may not execute.
+    /// Decides for a request that was granted nothing.
     fn answer(&self, sql: &mut Statements<'_>, now: Timestamp) -> Result<Decision, Failure> {
         let record = self.record(sql)?;
         let id = record.id;
         match transition::reserve(Some(record), Reserve::clone(&self.request), now).answer {
-            // The statements just refused to grant this. Whoever is right, nobody executes.
+            // The statements just refused to grant this. As they disagree, no request executes.
             Decision::Execute(_) | Decision::Resume(_) => Err(Failure::Corrupt(
-                format!("operation {id} is granted by one rule only").into(),
+                format!("record {id} is granted by the state machine, but not by the statements")
+                    .into(),
             )),
             decision @ (Decision::Replay(_)
             | Decision::InProgress(_)
@@ -191,12 +192,12 @@ impl Reservation {
     }
 }
 
-/// How long an attempt under this policy waits to be resumed, as it is stored.
+/// How long an attempt under this policy can be resumed, as it is stored.
 fn resume_us(policy: &Policy) -> Option<i64> {
     policy.resumes_within().map(time::micros)
 }
 
-/// The record of an identity. A row that has its hash and is another's is not taken for it.
+/// The record of an identity. A row with its hash and another identity is an error.
 pub(crate) fn find(
     find_identity: &mut Statement<'_>,
     hash: IdentityHash,

@@ -1,9 +1,9 @@
-//! Rows as records. A row that makes no sense is reported, never guessed at.
+//! Rows as records. An invalid row is an error.
 
 use bytes::Bytes;
 use rusqlite::types::FromSql;
 use rusqlite::{Row, Statement, ToSql};
-use semel_core::figures::Caller;
+use semel_core::statistics::Caller;
 use semel_core::store::Summary;
 use semel_core::{
     Code, Fence, Fingerprint, Identity, Key, KeyScope, Lease, OperationId, Record, RecoveryPoint,
@@ -79,9 +79,9 @@ pub(crate) fn record(row: &Row<'_>) -> Result<Record, Failure> {
         body_expires_at,
         purge_at,
     };
-    stored
-        .into_record()
-        .ok_or_else(|| Failure::Corrupt(format!("operation {id} is half {status}").into()))
+    stored.into_record().ok_or_else(|| {
+        Failure::Corrupt(format!("record {id} has status {status} without its columns").into())
+    })
 }
 
 /// A row of `list.sql`.
@@ -104,8 +104,8 @@ pub(crate) fn summary(row: &Row<'_>) -> Result<Summary, Failure> {
     })
 }
 
-/// A row of `survey.sql`, after its id.
-pub(crate) fn surveyed(row: &Row<'_>) -> Result<(Caller, Status), Failure> {
+/// A row of `scan_records.sql`, after its id.
+pub(crate) fn scanned(row: &Row<'_>) -> Result<(Caller, Status), Failure> {
     let mut columns = Columns { row, next: 1 };
     Ok((columns.caller()?, columns.status()?))
 }
@@ -166,13 +166,13 @@ impl Columns<'_, '_> {
     fn status(&mut self) -> Result<Status, Failure> {
         let word: String = self.take()?;
         Status::from_word(&word)
-            .ok_or_else(|| Failure::Corrupt(format!("no status is called {word:?}").into()))
+            .ok_or_else(|| Failure::Corrupt(format!("unknown status {word:?}").into()))
     }
 
     fn scope(&mut self) -> Result<KeyScope, Failure> {
         let word: String = self.take()?;
         KeyScope::from_word(&word)
-            .ok_or_else(|| Failure::Corrupt(format!("no scope is called {word:?}").into()))
+            .ok_or_else(|| Failure::Corrupt(format!("unknown key scope {word:?}").into()))
     }
 
     fn caller(&mut self) -> Result<Caller, Failure> {

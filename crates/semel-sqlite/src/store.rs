@@ -1,36 +1,24 @@
-//! The store itself: which thread does what.
+//! The store: its threads, and which call goes to which.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
-use semel_core::history::Entry;
 use semel_core::identity::IdentityHash;
-use semel_core::store::{Epoch, Page, Query, Result, Standing, Which};
-use semel_core::transition::{Completion, Decision, Held, Reserve, Resolution, Resolve};
-use semel_core::{
-    Backoff, By, Clock, Code, Fence, Identity, Inspect, Maintain, OperationId, Owner, Record,
-    RecoveryPoint, Resource, Store,
-};
+use semel_core::store::Result;
+use semel_core::transition::{Decision, Reserve};
+use semel_core::{Clock, Identity};
 use tokio::sync::oneshot;
 
 use crate::checkpoint::Checkpoints;
 use crate::error::Error;
-use crate::history::History;
-use crate::holder::{Advance, Complete, Evict, Heartbeat, MarkUnknown, Release};
-use crate::inline::Inline;
-use crate::list::List;
-use crate::maintenance::{
-    ClaimAbandoned, ClaimDue, DeadLetter, DropBodies, Erase, Expire, Judge, Purge, Reveal, Sweep,
-};
+use crate::inline_reader::InlineReader;
 use crate::queue::{Queue, Refused};
-use crate::reader::{Find, FindIdentity, FindResource, Look, Lookup, Peek};
-use crate::recent::Recent;
+use crate::reader::{DecideWithoutWrite, Lookup, QueuedLookup};
+use crate::recent_keys::RecentKeys;
 use crate::reserve::Reservation;
-use crate::standing::Stand;
 use crate::writer::{Call, Command, unsettled};
-use crate::{Options, Sqlite, connection, reader, writer};
+use crate::{Options, connection, reader, writer};
 
 /// Threads that answer lookups of one record. Two keep a slow read of a cold page from
 /// holding up all others.
@@ -39,15 +27,15 @@ const READERS: usize = 2;
 /// What all clones of a store share.
 pub(crate) struct Inner {
     pub(crate) writes: Arc<Queue<Box<dyn Call>>>,
-    looks: Arc<Queue<Look>>,
+    pub(crate) looks: Arc<Queue<QueuedLookup>>,
     /// Lists have a thread of their own: a filter may have to pass over millions of rows.
-    pub(crate) lists: Arc<Queue<Look>>,
+    pub(crate) lists: Arc<Queue<QueuedLookup>>,
     checkpoints: Arc<Checkpoints>,
-    recent: Recent,
-    inline: Inline,
-    clock: Arc<dyn Clock>,
-    /// By this process; others over the same file do not hear of it.
-    erasures: AtomicU64,
+    recent: RecentKeys,
+    inline: InlineReader,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// By this process; other processes with the same file are not notified.
+    pub(crate) erasures: AtomicU64,
     answer_from_readers: bool,
     pub(crate) identity_hash: fn(&Identity) -> IdentityHash,
     /// The writer first.
@@ -88,8 +76,8 @@ impl Inner {
             looks: Arc::new(Queue::new()),
             lists: Arc::new(Queue::new()),
             checkpoints: Arc::new(Checkpoints::new(options.busy_timeout)),
-            recent: Recent::new(),
-            inline: Inline::open(options)?,
+            recent: RecentKeys::new(),
+            inline: InlineReader::open(options)?,
             clock: Arc::clone(&options.clock),
             erasures: AtomicU64::new(0),
             answer_from_readers: options.answer_from_readers,
@@ -99,7 +87,7 @@ impl Inner {
         let (queue, checkpoints) = (Arc::clone(&inner.writes), Arc::clone(&inner.checkpoints));
         let (queries, clock) = (options.queries.clone(), Arc::clone(&options.clock));
         inner.spawn(options, "semel-writer", move || {
-            // Should the thread end early, callers are told instead of left waiting.
+            // If the thread ends early, its callers get an error and do not wait.
             let _closed = Closed(&queue);
             let _ = writer::run(&connection, &queries, &clock, &queue, &checkpoints);
         })?;
@@ -138,7 +126,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Has the writer do something; the answer comes when it is on the disk.
+    /// Has the writer perform a command; the answer comes when it is on the disk.
     pub(crate) async fn write<C: Command>(&self, command: C) -> Result<C::Answer> {
         let (call, answer) = writer::call(command);
         self.writes.push(call).map_err(refused)?;
@@ -148,18 +136,18 @@ impl Inner {
     /// Has a reader look something up.
     pub(crate) async fn look<L: Lookup>(
         &self,
-        queue: &Queue<Look>,
+        queue: &Queue<QueuedLookup>,
         lookup: L,
     ) -> Result<L::Answer> {
-        let (look, answer) = reader::look(lookup);
-        queue.push(look).map_err(refused)?;
+        let (lookup, answer) = reader::queued(lookup);
+        queue.push(lookup).map_err(refused)?;
         answer
             .await
             .unwrap_or_else(|_| Err(refused(Refused::Closed)))
     }
 
-    /// A request's answer, on the caller's own thread, where the row is likely to be at hand.
-    fn glance(&self, request: &Reserve) -> Option<Decision> {
+    /// Decides on the caller's thread, where the row is likely to be in memory.
+    pub(crate) fn try_decide(&self, request: &Reserve) -> Option<Decision> {
         let hash = (self.identity_hash)(&request.identity);
         if !self.answer_from_readers || !self.recent.may_know(hash) {
             return None;
@@ -167,18 +155,18 @@ impl Inner {
         self.inline.answer(hash, request, || self.clock.now())
     }
 
-    /// A request's answer, from a reader where one is likely to have it.
-    async fn reserve(&self, request: Reserve) -> Result<Decision> {
+    /// Decides a reservation: a reader where the key was seen lately, else the writer.
+    pub(crate) async fn reserve(&self, request: Reserve) -> Result<Decision> {
         let hash = (self.identity_hash)(&request.identity);
         let request = Arc::new(request);
         if self.answer_from_readers && self.recent.may_know(hash) {
-            let peek = Peek {
+            let decide = DecideWithoutWrite {
                 hash,
                 request: Arc::clone(&request),
                 clock: Arc::clone(&self.clock),
             };
-            // Without a reader's answer, for whatever reason, there is the writer's.
-            if let Ok(Some(decision)) = self.look(&self.looks, peek).await {
+            // Without a reader's answer, for whatever reason, the writer decides.
+            if let Ok(Some(decision)) = self.look(&self.looks, decide).await {
                 return Ok(decision);
             }
         }
@@ -188,21 +176,21 @@ impl Inner {
     }
 }
 
-/// Finishes what was accepted, and closes the file.
+/// Finishes the accepted calls, and closes the file.
 impl Drop for Inner {
     fn drop(&mut self) {
         self.inline.close();
         self.looks.close();
         self.lists.close();
         self.checkpoints.end();
-        // The writer was started first and ends last: it closes a file that nobody else holds,
-        // so that SQLite clears the log away.
+        // The writer was started first and ends last: as the last connection it lets SQLite remove
+        // the log.
         while let Some(thread) = self.threads.pop() {
             if self.threads.is_empty() {
                 self.writes.close();
             }
-            // The application's work may have held the last clone: then the writer is here, and
-            // ends by itself once the queue is closed.
+            // The application's work may have held the last clone: then this is the writer's thread, and
+            // it ends once the queue is closed.
             if thread.thread().id() == thread::current().id() {
                 continue;
             }
@@ -226,7 +214,7 @@ struct Closed<'q, T>(&'q Queue<T>);
 impl<T> Drop for Closed<'_, T> {
     fn drop(&mut self) {
         self.0.close();
-        // What waits will never be done: dropping it tells the callers.
+        // The waiting calls are never performed: dropping them gives their callers an error.
         self.0.take(&mut Vec::new(), usize::MAX);
     }
 }
@@ -239,145 +227,5 @@ pub(crate) fn refused(why: Refused) -> semel_core::Error {
     semel_core::Error::Unavailable {
         reason: reason.into(),
         source: None,
-    }
-}
-
-impl Store for Sqlite {
-    fn glance(&self, request: &Reserve) -> Option<Decision> {
-        self.inner.glance(request)
-    }
-
-    async fn reserve(&self, request: Reserve) -> Result<Decision> {
-        self.inner.reserve(request).await
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        Arc::clone(&self.inner.clock)
-    }
-
-    fn epoch(&self) -> Option<Epoch> {
-        Some(Epoch(self.inner.erasures.load(Ordering::SeqCst)))
-    }
-
-    async fn complete(&self, fence: Fence, completion: Completion) -> Result<Held> {
-        self.inner.write(Complete(fence, completion)).await
-    }
-
-    async fn release(&self, fence: Fence, code: Code) -> Result<Held> {
-        self.inner.write(Release(fence, code)).await
-    }
-
-    async fn evict(&self, fence: Fence, code: Code) -> Result<Held> {
-        self.inner.write(Evict(fence, code)).await
-    }
-
-    async fn mark_unknown(
-        &self,
-        fence: Fence,
-        code: Code,
-        resource: Option<Resource>,
-    ) -> Result<Held> {
-        self.inner.write(MarkUnknown(fence, code, resource)).await
-    }
-
-    async fn heartbeat(&self, fence: Fence, lease: Duration) -> Result<Held> {
-        self.inner.write(Heartbeat(fence, lease)).await
-    }
-
-    async fn advance(&self, fence: Fence, point: RecoveryPoint) -> Result<Held> {
-        self.inner.write(Advance(fence, point)).await
-    }
-}
-
-impl Maintain for Sqlite {
-    async fn sweep(&self, limit: usize) -> Result<Vec<Fence>> {
-        self.inner.write(Sweep(limit)).await
-    }
-
-    async fn claim_abandoned(
-        &self,
-        operation: &str,
-        owner: Owner,
-        lease: Duration,
-        limit: usize,
-    ) -> Result<Vec<Record>> {
-        let operation = operation.into();
-        let claim = ClaimAbandoned {
-            operation,
-            owner,
-            lease,
-            limit,
-        };
-        self.inner.write(claim).await
-    }
-
-    async fn claim_due(&self, which: Which, backoff: Backoff, limit: usize) -> Result<Vec<Record>> {
-        let claim = ClaimDue {
-            which,
-            backoff,
-            limit,
-        };
-        self.inner.write(claim).await
-    }
-
-    async fn resolve(&self, verdict: Resolve) -> Result<Resolution> {
-        self.inner.write(Judge(verdict)).await
-    }
-
-    async fn dead_letter(&self, fence: Fence, code: Code) -> Result<Resolution> {
-        self.inner.write(DeadLetter(fence, code)).await
-    }
-
-    async fn expire(&self, limit: usize) -> Result<usize> {
-        self.inner.write(Expire(limit)).await
-    }
-
-    async fn drop_bodies(&self, limit: usize) -> Result<usize> {
-        self.inner.write(DropBodies(limit)).await
-    }
-
-    async fn purge(&self, limit: usize) -> Result<usize> {
-        self.inner.write(Purge(limit)).await
-    }
-
-    async fn erase(&self, id: OperationId, by: By) -> Result<bool> {
-        let erased = self.inner.write(Erase(id, by)).await;
-        // Counted even where it failed: it may have been written all the same.
-        self.inner.erasures.fetch_add(1, Ordering::SeqCst);
-        erased
-    }
-
-    async fn revealed(&self, id: OperationId, by: By) -> Result<bool> {
-        self.inner.write(Reveal(id, by)).await
-    }
-}
-
-impl Inspect for Sqlite {
-    async fn find(&self, id: OperationId) -> Result<Option<Record>> {
-        self.inner.look(&self.inner.looks, Find(id)).await
-    }
-
-    async fn find_identity(&self, identity: &Identity) -> Result<Option<Record>> {
-        let hash = (self.inner.identity_hash)(identity);
-        self.inner
-            .look(&self.inner.looks, FindIdentity(hash, identity.clone()))
-            .await
-    }
-
-    async fn find_resource(&self, resource_id: &str) -> Result<Option<Record>> {
-        let find = FindResource(resource_id.into());
-        self.inner.look(&self.inner.looks, find).await
-    }
-
-    async fn history(&self, id: OperationId) -> Result<Vec<Entry>> {
-        self.inner.look(&self.inner.looks, History(id)).await
-    }
-
-    async fn standing(&self) -> Result<Vec<Standing>> {
-        self.inner.look(&self.inner.lists, Stand).await
-    }
-
-    async fn list(&self, query: Query) -> Result<Page> {
-        self.inner.look(&self.inner.lists, List(query)).await
     }
 }

@@ -1,10 +1,9 @@
-//! The application's own statements and a word about their operation, inside one group.
+//! The application's statements and the write to their record, in one group.
 //!
-//! They run on the writer's thread, between a savepoint and its end: what fails is taken back
-//! without the rest of the group. A group whose calls are done again one by one cannot do work
-//! again that is `FnOnce`. So work comes last in its group, after all calls that could spoil it,
-//! and work that ran for a group that was rolled back all the same is not repeated: its caller is
-//! told that nothing was written, which is then known.
+//! They run on the writer's thread inside a savepoint: a failure rolls them back without the rest of
+//! the group. When a group fails its calls are performed again one by one, but work is `FnOnce` and
+//! runs only once. So work runs last in its group, after all calls that could make the group fail. If
+//! its group is rolled back all the same, the caller gets an error: nothing was written.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, PoisonError};
@@ -12,20 +11,20 @@ use std::sync::{Arc, PoisonError};
 use rusqlite::Connection;
 use semel_core::history::Note;
 use semel_core::store::{Result, Source};
-use semel_core::transaction::{Conclude, Finished, Finishing, Slot, Word};
+use semel_core::transaction::{Conclude, Finished, Finishing, Slot, TransactionWrite};
 use semel_core::transition::Held;
-use semel_core::{Error, Fence, Local, Response, Timestamp};
+use semel_core::{Error, Fence, LocalPhase, Response, Timestamp};
 use tokio::sync::oneshot;
 
 use crate::error::Failure;
 use crate::holder::{Advance, Complete};
-use crate::inside::{self, Home};
 use crate::queries::Statements;
+use crate::sandbox::{self, StoreIdentity};
 use crate::store::refused;
 use crate::writer::{Call, unsettled};
 use crate::{Sqlite, history};
 
-/// What the application does. An answer, where it finds one of the whole operation.
+/// The application's statements. They may return the response of the whole operation.
 type Script = Box<dyn FnOnce(&Connection) -> std::result::Result<Option<Response>, Source> + Send>;
 
 /// The application's own statements, about to run in the transaction that holds the
@@ -37,27 +36,26 @@ pub struct Work {
 }
 
 impl Sqlite {
-    /// The application's own statements, on its own tables in this file. Whoever
-    /// [finishes](semel_core::Transaction::finish) this runs them and completes the operation with
-    /// the answer that they find, in one commit: both are on the disk, or neither is.
+    /// The application's statements, on its own tables in this file.
+    /// [`finish`](semel_core::Transaction::finish) runs them and completes the record with the
+    /// response that they return, in one commit: both are on the disk, or neither is.
     ///
-    /// What they return decides. With an answer that completes the operation, all they wrote is
-    /// committed with it, also where the answer is a refusal such as 402. With any other answer,
-    /// with an error or a panic, and where the attempt no longer owns its record, all of it is
-    /// taken back.
+    /// With a response that completes the record, everything they wrote is committed with it, also
+    /// where the response is a refusal such as 402. With any other response, with an error or a
+    /// panic, and where the attempt no longer owns its record, everything is rolled back.
     ///
-    /// They run on the one thread that writes, inside its transaction. So:
-    /// - They are quick. Every other request waits for them, in this process and in others.
-    /// - They do not wait for anything, and least of all for this store.
-    /// - They do not begin, commit or roll back: SQLite refuses it here, as it refuses pragmas,
-    ///   `ATTACH`, and changes to Semel's tables. Savepoints are theirs to use, by any name that
-    ///   does not begin with `semel_`.
+    /// They run on the writer's thread, inside its transaction. So:
+    /// - They must be quick. Every other request waits for them, in this process and in others.
+    /// - They must not wait for anything, least of all for this store.
+    /// - They cannot begin, commit or roll back: SQLite refuses it here, as it refuses pragmas,
+    ///   `ATTACH`, and changes to Semel's tables. They may use savepoints whose names do not begin
+    ///   with `semel_`.
     ///
     /// Reading, and creating tables, is done on connections of the application's own.
     ///
     /// ```
     /// # async fn demo(store: semel_sqlite::Sqlite, fence: semel_core::Fence) -> semel_core::store::Result<()> {
-    /// use semel_core::transaction::Word;
+    /// use semel_core::transaction::TransactionWrite;
     /// use semel_core::{Completion, Response, Transaction};
     ///
     /// let work = store.transaction(|connection| {
@@ -71,7 +69,7 @@ impl Sqlite {
     /// });
     /// // What the HTTP layer does with it:
     /// let conclude = |found: Option<Response>| {
-    ///     found.map(|response| Word::Complete(Completion { response, resource: None }))
+    ///     found.map(|response| TransactionWrite::Complete(Completion { response, resource: None }))
     /// };
     /// Box::new(work).finish(fence, Box::new(conclude)).await?;
     /// # Ok(())
@@ -96,17 +94,17 @@ impl Sqlite {
     pub fn work<T, E>(
         &self,
         statements: impl FnOnce(&Connection) -> std::result::Result<T, E> + Send + 'static,
-    ) -> Local<T>
+    ) -> LocalPhase<T>
     where
         T: Send + 'static,
         E: Into<Source>,
     {
-        let (statements, slot) = filling(statements);
+        let (statements, slot) = into_slot(statements);
         let work = Work {
             store: self.clone(),
             statements,
         };
-        Local::inside(work, slot)
+        LocalPhase::inside(work, slot)
     }
 
     /// The application's own statements, in one commit and without an operation, under the rules
@@ -125,7 +123,7 @@ impl Sqlite {
     ///         })
     ///     })
     ///     .await?;
-    /// // Now the broker may be told.
+    /// // Now the message may be acknowledged.
     /// # Ok(())
     /// # }
     /// ```
@@ -145,7 +143,7 @@ impl Sqlite {
         T: Send + 'static,
         E: Into<Source>,
     {
-        let (statements, slot) = filling(statements);
+        let (statements, slot) = into_slot(statements);
         self.enqueue(statements, Ending::Commit).await?;
         let found = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         found.ok_or_else(unsettled)
@@ -153,10 +151,10 @@ impl Sqlite {
 
     fn enqueue(&self, statements: Script, ending: Ending) -> Finishing {
         let (reply, answer) = oneshot::channel();
-        let call = Working {
-            home: Home::of(self),
+        let call = PendingWork {
+            store: StoreIdentity::of(self),
             to_do: Some((statements, ending)),
-            answer: Err(rolled_back("the group that it was part of failed", None)),
+            answer: Err(rolled_back("its group failed", None)),
             reply,
         };
         let accepted = self.inner.writes.push(Box::new(call));
@@ -167,8 +165,8 @@ impl Sqlite {
     }
 }
 
-/// Statements that leave what they found in a slot.
-fn filling<T, E>(
+/// Statements that put their result into a slot.
+fn into_slot<T, E>(
     statements: impl FnOnce(&Connection) -> std::result::Result<T, E> + Send + 'static,
 ) -> (Script, Slot<T>)
 where
@@ -194,36 +192,36 @@ impl std::fmt::Debug for Work {
 impl semel_core::Transaction for Work {
     fn finish(self: Box<Self>, fence: Fence, conclude: Conclude) -> Finishing {
         let Self { store, statements } = *self;
-        store.enqueue(statements, Ending::Word(fence, conclude))
+        store.enqueue(statements, Ending::TransactionWrite(fence, conclude))
     }
 }
 
 /// What comes after the statements.
 enum Ending {
     /// A word about an operation, or they are taken back.
-    Word(Fence, Conclude),
+    TransactionWrite(Fence, Conclude),
     /// Nothing: they are there for themselves.
     Commit,
 }
 
 /// What is to be written after the statements.
 enum Said {
-    Word(Fence, Word),
+    TransactionWrite(Fence, TransactionWrite),
     Commit,
     Nothing,
 }
 
 /// Work whose caller waits.
-struct Working {
-    home: Home,
-    /// Gone once it ran.
+struct PendingWork {
+    store: StoreIdentity,
+    /// `None` once it ran.
     to_do: Option<(Script, Ending)>,
-    /// [`Held::Applied`] where the statements stay.
+    /// [`Held::Applied`] where the statements are kept.
     answer: Result<Finished>,
     reply: oneshot::Sender<Result<Finished>>,
 }
 
-impl Call for Working {
+impl Call for PendingWork {
     fn perform(
         &mut self,
         connection: &Connection,
@@ -233,7 +231,7 @@ impl Call for Working {
         if self.to_do.is_none() {
             // It ran before, and its group was rolled back.
             if self.answer.is_ok() {
-                self.answer = Err(rolled_back("the group that it was part of failed", None));
+                self.answer = Err(rolled_back("its group failed", None));
             }
             return Ok(());
         }
@@ -247,7 +245,7 @@ impl Call for Working {
         self.answer = said.and_then(|said| match said {
             Said::Nothing => Ok(Finished::RolledBack),
             Said::Commit => Ok(Finished::Held(Held::Applied)),
-            Said::Word(fence, word) => {
+            Said::TransactionWrite(fence, word) => {
                 let (held, note) = say(fence, word, sql, now)?;
                 refused = note.map(|note| (fence.id, note));
                 Ok(Finished::Held(held))
@@ -258,7 +256,7 @@ impl Call for Working {
             sql.savepoint_rollback.execute([])?;
         }
         sql.savepoint_release.execute([])?;
-        // Told after all else was taken back, or it would be taken back as well.
+        // After the rollback to the savepoint, which would remove this entry too.
         match refused {
             Some((id, note)) => history::append(sql, id, note),
             None => Ok(()),
@@ -267,16 +265,16 @@ impl Call for Working {
 
     fn settle(self: Box<Self>, committed: Result<()>) {
         let Self { answer, reply, .. } = *self;
-        // A caller that went away is no reason to undo what is committed.
+        // The caller may have been dropped.
         let _ = reply.send(committed.and(answer));
     }
 
-    fn comes_last(&self) -> bool {
+    fn runs_last(&self) -> bool {
         true
     }
 }
 
-impl Working {
+impl PendingWork {
     /// Runs the statements, and says what is to be made of them.
     fn run(
         &self,
@@ -285,26 +283,23 @@ impl Working {
         statements: Script,
         ending: Ending,
     ) -> Result<Said> {
-        let found = inside::run(&self.home, connection, now, statements)
+        let found = sandbox::run(&self.store, connection, now, statements)
             .map_err(|why| rolled_back(why, None))?
             .map_err(|source| rolled_back("the application's statements failed", Some(source)))?;
         let (fence, conclude) = match ending {
-            Ending::Word(fence, conclude) => (fence, conclude),
+            Ending::TransactionWrite(fence, conclude) => (fence, conclude),
             Ending::Commit => return Ok(Said::Commit),
         };
         let word = catch_unwind(AssertUnwindSafe(|| conclude(found)))
             .map_err(|_| rolled_back("judging the answer panicked", None))?;
-        Ok(word.map_or(Said::Nothing, |word| Said::Word(fence, word)))
+        Ok(word.map_or(Said::Nothing, |word| Said::TransactionWrite(fence, word)))
     }
 
-    /// Fails where a statement took the whole transaction along: on a full disk, or because it
-    /// says ROLLBACK in case of a conflict. What came after it would be committed by itself.
+    /// Fails where a statement rolled back the whole transaction: on a full disk, or with an
+    /// `ON CONFLICT ROLLBACK`. Later statements would be committed by themselves.
     fn check_open(&mut self, connection: &Connection) -> std::result::Result<(), Failure> {
         if connection.is_autocommit() {
-            self.answer = Err(rolled_back(
-                "a statement rolled back all of its group",
-                None,
-            ));
+            self.answer = Err(rolled_back("a statement rolled back its whole group", None));
             return Err(Failure::RolledBack);
         }
         Ok(())
@@ -314,13 +309,13 @@ impl Working {
 /// Writes the word, fenced by the attempt.
 fn say(
     fence: Fence,
-    word: Word,
+    word: TransactionWrite,
     sql: &mut Statements<'_>,
     now: Timestamp,
 ) -> std::result::Result<(Held, Option<Note>), Failure> {
     match word {
-        Word::Complete(completion) => Complete(fence, completion).attempt(sql, now),
-        Word::Advance(point) => Advance(fence, point).attempt(sql, now),
+        TransactionWrite::Complete(completion) => Complete(fence, completion).attempt(sql, now),
+        TransactionWrite::Advance(point) => Advance(fence, point).attempt(sql, now),
     }
 }
 

@@ -1,4 +1,4 @@
-//! The one thread that writes, a group at a time.
+//! The thread that writes, one group at a time.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -10,13 +10,13 @@ use tokio::sync::oneshot;
 
 use crate::checkpoint::Checkpoints;
 use crate::error::Failure;
-use crate::gather::Gathering;
-use crate::inside;
+use crate::group_builder::GroupBuilder;
 use crate::queries::{Queries, Statements};
 use crate::queue::{MAX_GROUP, Queue};
+use crate::sandbox;
 
-/// Something to be done inside a transaction. It may be done twice: a group that fails is
-/// rolled back, and each of its commands is tried alone.
+/// A write inside a transaction. It may be performed twice: a group that fails is rolled back, and
+/// each of its commands is tried alone.
 pub(crate) trait Command: Send + 'static {
     type Answer: Send + 'static;
 
@@ -29,7 +29,7 @@ pub(crate) trait Command: Send + 'static {
 
 /// A command whose caller waits.
 pub(crate) trait Call: Send {
-    /// Does it, and keeps the answer until it is committed.
+    /// Performs the command, and keeps the answer until it is committed.
     fn perform(
         &mut self,
         connection: &Connection,
@@ -37,11 +37,11 @@ pub(crate) trait Call: Send {
         now: Timestamp,
     ) -> std::result::Result<(), Failure>;
 
-    /// Tells the caller: the answer, or why there is none.
+    /// Answers the caller, or reports why there is no answer.
     fn settle(self: Box<Self>, committed: Result<()>);
 
-    /// Whether it can be done only once, and so comes after all that may have to be done again.
-    fn comes_last(&self) -> bool {
+    /// Whether it can run only once, and so runs after the calls that may be repeated.
+    fn runs_last(&self) -> bool {
         false
     }
 }
@@ -85,7 +85,7 @@ impl<C: Command> Call for Pending<C> {
     }
 }
 
-/// Whether a caller was ever told is not known: the thread ended first.
+/// The error where the thread ended before it answered: the call may have taken effect.
 pub(crate) fn unsettled() -> Error {
     Error::Ambiguous {
         reason: "the writer ended before it answered".into(),
@@ -94,7 +94,7 @@ pub(crate) fn unsettled() -> Error {
 }
 
 thread_local! {
-    /// How many pages the log holds, as SQLite tells the writer after each commit.
+    /// How many pages the log holds, from SQLite's hook after each commit.
     static LOG_PAGES: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -110,27 +110,27 @@ pub(crate) fn run(
         LOG_PAGES.set(u32::try_from(pages).unwrap_or_default());
         Ok(())
     }));
-    inside::guard(connection)?;
+    sandbox::install_hooks(connection)?;
     let mut sql = Statements::prepare(connection, queries)?;
     let mut group = Vec::with_capacity(MAX_GROUP);
-    let mut gathering = Gathering::new();
+    let mut builder = GroupBuilder::new();
     loop {
-        gathering.take(queue, &mut group);
+        builder.take(queue, &mut group);
         if group.is_empty() {
             return Ok(());
         }
-        // Without an order of their own: none of them has been answered yet.
-        if group.iter().any(|call| call.comes_last()) {
-            group.sort_by_key(|call| call.comes_last());
+        // Reordering is safe: none of these callers has an answer yet.
+        if group.iter().any(|call| call.runs_last()) {
+            group.sort_by_key(|call| call.runs_last());
         }
         let answered = group.len();
         commit_group(connection, &mut sql, clock, &mut group);
-        gathering.settled(queue, answered);
+        builder.answered(queue, answered);
         checkpoints.after_commit(connection, LOG_PAGES.get());
     }
 }
 
-/// Commits a group, or each of its calls alone where one of them spoils it for all.
+/// Commits a group, or each of its calls alone where one of them makes the group fail.
 fn commit_group(
     connection: &Connection,
     sql: &mut Statements<'_>,
@@ -139,15 +139,15 @@ fn commit_group(
 ) {
     match commit(connection, sql, clock, group) {
         Ok(()) => settle_all(group, || Ok(())),
-        Err(Unwritten::Spoiled(_)) if group.len() > 1 => {
+        Err(CommitFailure::RolledBack(_)) if group.len() > 1 => {
             for call in group.drain(..) {
                 commit_group(connection, sql, clock, &mut vec![call]);
             }
         }
-        Err(Unwritten::Spoiled(failure) | Unwritten::NotBegun(failure)) => {
+        Err(CommitFailure::RolledBack(failure) | CommitFailure::NotBegun(failure)) => {
             settle_all(group, || Err(failure.clone().into()));
         }
-        Err(Unwritten::Unsure(error)) => settle_all(group, || {
+        Err(CommitFailure::Ambiguous(error)) => settle_all(group, || {
             let reason = "the commit failed".into();
             Err(Error::Ambiguous {
                 reason,
@@ -162,13 +162,13 @@ fn settle_all(group: &mut Vec<Box<dyn Call>>, committed: impl Fn() -> Result<()>
 }
 
 /// Why a group is not known to be on the disk.
-enum Unwritten {
-    /// No transaction could be begun, so nothing of it is written.
+enum CommitFailure {
+    /// No transaction could begin, so nothing was written.
     NotBegun(Failure),
     /// One of the calls failed, and all were rolled back.
-    Spoiled(Failure),
+    RolledBack(Failure),
     /// The commit itself failed: after a crash it may turn out to have happened.
-    Unsure(Arc<rusqlite::Error>),
+    Ambiguous(Arc<rusqlite::Error>),
 }
 
 /// Performs all calls in one transaction.
@@ -177,10 +177,10 @@ fn commit(
     sql: &mut Statements<'_>,
     clock: &Arc<dyn Clock>,
     group: &mut [Box<dyn Call>],
-) -> std::result::Result<(), Unwritten> {
+) -> std::result::Result<(), CommitFailure> {
     sql.begin
         .execute([])
-        .map_err(|error| Unwritten::NotBegun(error.into()))?;
+        .map_err(|error| CommitFailure::NotBegun(error.into()))?;
     // Read under the lock: another process may have held it for seconds.
     let now = clock.now();
     let performed = group
@@ -189,17 +189,17 @@ fn commit(
     let result = match performed {
         Ok(()) => sql.commit.execute([]).map(|_| ()).map_err(|error| {
             match error.sqlite_error_code() {
-                // The application's rows break a constraint that is checked last.
+                // The application's rows violate a deferred constraint.
                 Some(ErrorCode::ConstraintViolation) if !connection.is_autocommit() => {
-                    Unwritten::Spoiled(error.into())
+                    CommitFailure::RolledBack(error.into())
                 }
-                Some(_) | None => Unwritten::Unsure(Arc::new(error)),
+                Some(_) | None => CommitFailure::Ambiguous(Arc::new(error)),
             }
         }),
-        Err(failure) => Err(Unwritten::Spoiled(failure)),
+        Err(failure) => Err(CommitFailure::RolledBack(failure)),
     };
     if !connection.is_autocommit() {
-        // If even this fails, the next BEGIN will, and its callers are told.
+        // If even this fails, the next BEGIN fails too, and its callers get the error.
         let _ = sql.rollback.execute([]);
     }
     result

@@ -1,4 +1,4 @@
-//! Time that stands still until a test moves it.
+//! A clock that only tests advance.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use semel_core::{Clock, Timestamp};
 
-/// A clock that a test moves. Clones are the same clock.
+/// A clock that a test advances. Clones share the time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,7 +30,7 @@ impl ManualClock {
         }
     }
 
-    /// Moves the clock on by whole microseconds, at most to the end of time.
+    /// Advances the clock by whole microseconds; saturates at the maximum.
     pub fn advance(&self, by: Duration) {
         self.set(self.now().saturating_add(by));
     }
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clones_are_one_clock_and_time_has_an_end() {
+    fn clones_share_a_clock_and_time_saturates() {
         let clock = ManualClock::default();
         let other = clock.clone();
         clock.set(Timestamp::from_micros(1));

@@ -1,9 +1,9 @@
 //! The rules of the state machine as a suite that any store runs.
 //!
-//! Every case is an `async fn` over a [`Fixture`] whose name states the rule, so that a
-//! failing test says what is broken. One list feeds both
+//! Every case is an `async fn` over a [`Fixture`]; its name states condition and result, and its
+//! rustdoc the rule. One list feeds both
 //! [`conformance_suite!`](crate::conformance_suite), which makes a test of every case, and
-//! [`failures`], which says which cases a store breaks: a test that removes a guard from a
+//! [`failures`], which returns the cases that a store breaks: a test that removes a guard from a
 //! store wants at least one.
 
 use std::any::Any;
@@ -12,7 +12,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::{Figures, Inbox, Inspect, Maintain, Store};
+use semel_core::Store;
+use semel_core::store::AnyStore;
 use tokio::sync::Semaphore;
 use tokio::task::{JoinError, JoinSet};
 
@@ -24,60 +25,60 @@ pub(crate) mod fixture;
 mod list;
 
 pub mod abandoned;
-pub mod census;
 pub mod claims;
 pub mod content;
 pub mod evidence;
+pub mod exact_times;
 pub mod fences;
-pub mod figures;
 pub mod history;
 pub mod inbox;
-pub mod instants;
 pub mod keys;
 pub mod listing;
 pub mod out_of_band;
 pub mod outbox;
 pub mod races;
+pub mod record_counts;
 pub mod replays;
-pub mod reserving;
+pub mod reserve;
 pub mod resources;
 pub mod retention;
-pub mod standing;
+pub mod statistics;
 pub mod table;
+pub mod unfinished;
 pub mod verdicts;
 
-/// Longest that one case may take. No case waits for time, so only a store that hangs gets
-/// here; generous, because the suite also runs on machines that do something else.
+/// Timeout of one case. Cases do not wait for time, so only a store that hangs reaches it; generous
+/// for busy machines.
 const CASE_LIMIT: Duration = Duration::from_mins(1);
 
-/// How many cases [`failures`] runs at once: a store on a disk waits more than it works.
+/// How many cases [`failures`] runs concurrently.
 const CASES_AT_ONCE: usize = 8;
 
-/// A whole store: what the suite can run.
-pub trait Subject: Store + Maintain + Inspect + Inbox + Figures {}
+/// A store with all the traits that the suite needs.
+pub trait Subject: Store {}
 
-impl<S: Store + Maintain + Inspect + Inbox + Figures> Subject for S {}
+impl<S: Store> Subject for S {}
 
-/// How to get at a store of one kind.
+/// Creates stores for the suite.
 pub trait Harness: Send + Sync + 'static {
     /// The store.
     type Store: Subject;
 
-    /// An *empty* store, the clock it judges time by, and what must outlive it.
+    /// An *empty* store, its clock, and the resources that must outlive it.
     fn fresh(&self) -> impl Future<Output = Fixture<Self::Store>> + Send;
 
-    /// How hard the races try.
+    /// The size of the races.
     fn scale(&self) -> Scale {
         Scale::default()
     }
 }
 
-/// How hard the races try.
+/// The size of the races.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scale {
-    /// Tasks that want the same thing at once.
+    /// Concurrent tasks in a race.
     pub tasks: usize,
-    /// How often each race is run.
+    /// Rounds of each race.
     pub rounds: usize,
     /// Keys in the race over many keys.
     pub keys: usize,
@@ -94,7 +95,7 @@ impl Default for Scale {
 }
 
 impl Scale {
-    /// Small enough to run the suite once per removed guard.
+    /// Small, for one run of the suite per removed guard.
     pub const QUICK: Self = Self {
         tasks: 16,
         rounds: 2,
@@ -107,7 +108,7 @@ impl Scale {
 pub struct Failure {
     /// The rule, as `module::case`.
     pub case: &'static str,
-    /// What was wrong.
+    /// The panic message.
     pub reason: String,
 }
 
@@ -122,30 +123,38 @@ type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Runs one case on a fresh store: what [`conformance_suite!`](crate::conformance_suite)
 /// makes a test of.
-pub fn check<H, F, C>(harness: H, case: C)
-where
-    H: Harness,
-    F: Future<Output = ()> + Send,
-    C: FnOnce(Fixture<H::Store>) -> F,
-{
+///
+/// # Panics
+/// Where the store breaks the rule, or there is no case of that name.
+pub fn check<H: Harness>(harness: H, name: &str) {
+    let case = erased_cases()
+        .into_iter()
+        .find_map(|(known, case)| (known == name).then_some(case))
+        .unwrap_or_else(|| panic!("{name} is not a case"));
     run(async move {
         let fixture = harness.fresh().await.at(harness.scale());
-        case(fixture).await;
+        case(erase_type(fixture)).await;
     });
 }
 
-/// Runs one case to its end, within its limit.
+/// Runs one case within its time limit.
 fn run(case: impl Future<Output = ()>) {
+    let ended = block_on(async { tokio::time::timeout(CASE_LIMIT, case).await });
+    ended.unwrap_or_else(|_| {
+        panic!("the case did not end within {CASE_LIMIT:?}: a call of the store hangs")
+    });
+}
+
+pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .expect("a runtime");
-    let ended = runtime.block_on(async { tokio::time::timeout(CASE_LIMIT, case).await });
-    ended.expect("the case hangs");
+    runtime.block_on(future)
 }
 
-/// Runs every case and says which fail. A panic is a failure, and so is a case that hangs.
+/// Runs every case and returns the failures. A panic is a failure, and so is a timeout.
 ///
 /// # Cancellation
 /// Dropping this future aborts the cases that run.
@@ -182,6 +191,13 @@ pub async fn first_failure<H: outbox::Publisher>(
     None
 }
 
+/// The names of all cases, of the suite and of the outbox.
+pub(crate) fn case_names<H: outbox::Publisher>() -> Vec<&'static str> {
+    let suite = cases::<H>().into_iter().map(|case| case.name);
+    let outbox = outbox::cases::<H>().into_iter().map(|case| case.name);
+    suite.chain(outbox).collect()
+}
+
 /// Starts every case, a few at a time.
 fn start<H: Harness>(harness: H, cases: Vec<Case<H>>) -> JoinSet<Option<Failure>> {
     let harness = Arc::new(harness);
@@ -191,14 +207,14 @@ fn start<H: Harness>(harness: H, cases: Vec<Case<H>>) -> JoinSet<Option<Failure>
         let (harness, slots) = (Arc::clone(&harness), Arc::clone(&slots));
         running.spawn(async move {
             let _slot = slots.acquire_owned().await;
-            // A task of its own, so that its panic is caught and its name is not lost.
+            // A separate task, so that a panic is caught and reported with the case's name.
             let mut alone = JoinSet::new();
             alone.spawn((case.run)(harness));
             let ended = tokio::time::timeout(CASE_LIMIT, alone.join_next()).await;
             let reason = match ended {
                 Ok(Some(Ok(())) | None) => return None,
                 Ok(Some(Err(error))) => panic_text(error),
-                Err(_) => format!("hangs: not over after {CASE_LIMIT:?}"),
+                Err(_) => format!("did not end within {CASE_LIMIT:?}: a call of the store hangs"),
             };
             Some(Failure {
                 case: case.name,
@@ -209,28 +225,55 @@ fn start<H: Harness>(harness: H, cases: Vec<Case<H>>) -> JoinSet<Option<Failure>
     running
 }
 
-/// What a task that panicked said.
+/// The message of a panic.
 fn panic_text(error: JoinError) -> String {
     let text = |panic: Box<dyn Any + Send>| match panic.downcast::<String>() {
         Ok(text) => *text,
-        Err(panic) => panic
-            .downcast::<&str>()
-            .map_or_else(|_| "a panic without words".into(), |text| (*text).into()),
+        Err(panic) => panic.downcast::<&str>().map_or_else(
+            |_| "a panic without a message".into(),
+            |text| (*text).into(),
+        ),
     };
     error.try_into_panic().map_or_else(|e| e.to_string(), text)
 }
 
 /// Every case there is.
 pub fn cases<H: Harness>() -> Vec<Case<H>> {
+    let all = erased_cases().into_iter().map(|(name, case)| Case {
+        name,
+        run: Box::new(move |harness: Arc<H>| {
+            Box::pin(async move {
+                let fixture = harness.fresh().await.at(harness.scale());
+                case(erase_type(fixture)).await;
+            })
+        }),
+    });
+    all.collect()
+}
+
+/// Erases the type of a store that is not shared yet.
+fn erase_type<S: Subject>(fixture: Fixture<S>) -> Fixture<AnyStore> {
+    let store = Arc::into_inner(fixture.store).expect("a fresh store has one owner");
+    Fixture {
+        store: Arc::new(AnyStore::new(store)),
+        clock: fixture.clock,
+        scale: fixture.scale,
+        resources: fixture.resources,
+    }
+}
+
+/// A case over a store of any type.
+type ErasedCase = fn(Fixture<AnyStore>) -> Running;
+
+/// Every case by its name. The store's type is erased, so that the suite is compiled once and not
+/// once for each store.
+fn erased_cases() -> Vec<(&'static str, ErasedCase)> {
     macro_rules! collect {
         (() $($module:ident { $($case:ident,)* })*) => {
-            vec![$($(Case {
-                name: concat!(stringify!($module), "::", stringify!($case)),
-                run: Box::new(|harness: Arc<H>| Box::pin(async move {
-                    let fixture = harness.fresh().await.at(harness.scale());
-                    $module::$case(fixture).await;
-                })),
-            },)*)*]
+            vec![$($((
+                concat!(stringify!($module), "::", stringify!($case)),
+                (|fixture| Box::pin($module::$case(fixture))) as ErasedCase,
+            ),)*)*]
         };
     }
     crate::__conformance_cases!([collect]())
@@ -268,7 +311,10 @@ macro_rules! __conformance_modules {
             $(
                 #[test]
                 fn $case() {
-                    $crate::conformance::check($harness, $crate::conformance::$module::$case);
+                    $crate::conformance::check(
+                        $harness,
+                        concat!(stringify!($module), "::", stringify!($case)),
+                    );
                 }
             )*
         }
@@ -302,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn no_case_is_forgotten_in_the_list() {
+    fn the_list_contains_every_case() {
         let outgoing = outbox::cases::<InMemory>();
         let listed: Vec<_> = cases::<InMemory>()
             .iter()

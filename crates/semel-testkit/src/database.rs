@@ -1,22 +1,35 @@
 //! A PostgreSQL database for a test, on the server that `cargo xtask test` starts.
 
-use std::sync::{Mutex, PoisonError};
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::time::Duration;
 
 use semel_core::OperationId;
-use tokio_postgres::{Client, NoTls};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::{Client, Config, NoTls};
 
-/// What tests read the server's address from.
+/// The environment variable with the server's address.
 pub const VARIABLE: &str = "SEMEL_TEST_POSTGRES_URL";
 
 const CREATE: &str = include_str!("../queries/create_database.sql");
 const DROP: &str = include_str!("../queries/drop_database.sql");
 const END_OTHERS: &str = include_str!("../queries/end_others.sql");
 const EMPTY: &str = include_str!("../queries/empty.sql");
+const LOCK_POOLED: &str = include_str!("../queries/lock_pooled.sql");
 
-/// Databases that were used and may be used again, by this process.
-static USED: Mutex<Vec<Database>> = Mutex::new(Vec::new());
+/// The name by which `end_others.sql` knows the testkit's own connections.
+const APPLICATION_NAME: &str = "semel-testkit";
 
-/// Where the server is; nothing, with a word about it, where there is none.
+/// How often the pool is searched before a database is added to it. The connection that held a
+/// database may need a moment to end.
+const POOL_SEARCHES: u32 = 4;
+
+/// The pause between two searches of the pool: creating a database takes much longer.
+const POOL_PAUSE: Duration = Duration::from_millis(20);
+
+/// Most databases in the pool. Each has a store with several connections.
+const POOL_SIZE: u32 = 64;
+
+/// The server's URL. Prints SKIPPED and returns `None` without one.
 pub fn server() -> Option<String> {
     let url = std::env::var(VARIABLE).ok().filter(|url| !url.is_empty());
     if url.is_none() {
@@ -34,12 +47,17 @@ pub struct Database {
     name: String,
 }
 
-/// A database that goes back to where it came from when it is dropped.
+/// A database of the [pool](Database::pooled). Dropping it gives it back.
 #[derive(Debug)]
-pub struct Reused(Option<Database>);
+pub struct Pooled {
+    /// Where it is.
+    pub url: String,
+    /// Holds the lock that keeps other tests out.
+    _lock: Client,
+}
 
 impl Database {
-    /// A new one; nothing where there is no server.
+    /// A new database; `None` without a server.
     ///
     /// # Cancellation
     /// Dropping the future may leave a database behind.
@@ -67,20 +85,41 @@ impl Database {
         }
     }
 
-    /// One that was used before in this process and is empty again, or a new one: for tests that
-    /// need hundreds.
+    /// An empty database for one case of a suite, from a pool that all test processes share; nothing
+    /// where there is no server. Creating and dropping a database takes a second or more on a busy
+    /// disk, and emptying one milliseconds. Each `schema` version has a pool of its own.
+    ///
+    /// The pool stays on the server. `cargo xtask test` starts a server for each run.
     ///
     /// # Cancellation
-    /// Dropping the future may leave a database behind.
-    pub async fn reused() -> Option<Reused> {
-        let used = USED.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let Some(database) = used else {
-            return Some(Reused(Some(Self::new().await?)));
-        };
-        let client = database.client().await;
-        client.query(END_OTHERS, &[]).await.unwrap();
-        client.batch_execute(EMPTY).await.unwrap();
-        Some(Reused(Some(database)))
+    /// Dropping the future is harmless.
+    pub async fn pooled(schema: &str) -> Option<Pooled> {
+        let server = server()?;
+        let mut hasher = DefaultHasher::new();
+        schema.hash(&mut hasher);
+        let pool = format!("semel_pool_{:016x}", hasher.finish());
+        for search in 1..=POOL_SEARCHES {
+            for nth in 0..POOL_SIZE {
+                let name = format!("{pool}_{nth}");
+                match Pooled::lock(&server, &name).await {
+                    Found::Free(database) => return Some(database),
+                    Found::Busy => {}
+                    Found::Missing if search < POOL_SEARCHES => break,
+                    Found::Missing => {
+                        // Another process may create it at the same time; then one of the two
+                        // locks it, and the other continues with the next.
+                        let admin = client(&server).await;
+                        let _ = admin.batch_execute(&CREATE.replace("NAME", &name)).await;
+                        if let Found::Free(database) = Pooled::lock(&server, &name).await {
+                            return Some(database);
+                        }
+                    }
+                }
+            }
+            // sleeps because another process returns its database without an event here.
+            tokio::time::sleep(POOL_PAUSE).await;
+        }
+        panic!("all {POOL_SIZE} databases of the pool {pool} are in use");
     }
 
     /// A connection to it.
@@ -92,18 +131,35 @@ impl Database {
     }
 }
 
-impl std::ops::Deref for Reused {
-    type Target = Database;
-
-    fn deref(&self) -> &Database {
-        self.0.as_ref().unwrap()
-    }
+/// The result of looking up one name in the pool.
+enum Found {
+    Free(Pooled),
+    Busy,
+    Missing,
 }
 
-impl Drop for Reused {
-    fn drop(&mut self) {
-        let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
-        used.extend(self.0.take());
+impl Pooled {
+    /// Locks and empties the database, if it exists and is free.
+    async fn lock(server: &str, name: &str) -> Found {
+        let (base, _) = server.rsplit_once('/').unwrap();
+        let url = format!("{base}/{name}");
+        let lock = match try_client(&url).await {
+            Ok(lock) => lock,
+            Err(error) if error.code() == Some(&SqlState::UNDEFINED_DATABASE) => {
+                return Found::Missing;
+            }
+            Err(error) => panic!("cannot connect to {name}: {error:?}"),
+        };
+        let row = lock.query_one(LOCK_POOLED, &[]).await.unwrap();
+        let (is_free, has_schema): (bool, bool) = (row.get(0), row.get(1));
+        if !is_free {
+            return Found::Busy;
+        }
+        if has_schema {
+            lock.query(END_OTHERS, &[]).await.unwrap();
+            lock.batch_execute(EMPTY).await.unwrap();
+        }
+        Found::Free(Self { url, _lock: lock })
     }
 }
 
@@ -133,7 +189,15 @@ impl Drop for Database {
 /// # Cancellation
 /// Dropping the future is harmless.
 pub async fn client(url: &str) -> Client {
-    let (client, driver) = tokio_postgres::connect(url, NoTls).await.unwrap();
+    try_client(url).await.unwrap()
+}
+
+async fn try_client(url: &str) -> Result<Client, tokio_postgres::Error> {
+    let mut config: Config = url.parse()?;
+    let (client, driver) = config
+        .application_name(APPLICATION_NAME)
+        .connect(NoTls)
+        .await?;
     tokio::spawn(driver);
-    client
+    Ok(client)
 }

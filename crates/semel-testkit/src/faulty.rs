@@ -1,32 +1,33 @@
 //! A store that fails where failing hurts.
 
-mod calls;
-
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use semel_core::store::{Error, Result};
+use bytes::Bytes;
+pub use semel_core::store::Verb;
+use semel_core::store::{Backend, ErasureEpoch, Error, Reply, Request, Result};
+use semel_core::{Clock, Completion, Decision, OperationId, RecoveryPoint, Reserve};
 use tokio::sync::watch;
 
-/// A store that does what the one inside does, except where the plan says otherwise.
+/// A store that forwards to the inner one, except for planned faults.
 /// Clones share store and plan.
 ///
 /// ```
-/// use semel_core::{Memory, Store};
+/// use semel_core::Memory;
 /// use semel_testkit::faulty::{Fault, Faulty, Verb};
 ///
 /// let store = Faulty::new(Memory::default());
 /// store.next(Verb::Complete, Fault::FailAfter);
-/// // The next `complete` is performed, and its caller is told that nobody knows.
+/// // The next `complete` is performed, and its caller gets `Error::Ambiguous`.
 /// ```
 pub struct Faulty<S> {
     inner: Arc<S>,
     plan: Arc<Mutex<Plan>>,
 }
 
-/// What goes wrong with one call.
+/// The fault of one call.
 #[derive(Clone, Debug)]
 pub enum Fault {
     /// Nothing is performed: [`Error::Unavailable`].
@@ -37,96 +38,11 @@ pub enum Fault {
     HoldBefore(Gate),
     /// It is performed at once, and answered when the gate opens.
     HoldAfter(Gate),
-    /// The caller is told [`Error::Ambiguous`] at once; it is performed when the gate opens.
+    /// The caller gets [`Error::Ambiguous`] at once; the call is performed when the gate opens.
     LandLate(Gate),
 }
 
-/// A call, by its name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verb {
-    /// [`Store::reserve`](semel_core::Store::reserve)
-    Reserve,
-    /// [`Store::complete`](semel_core::Store::complete)
-    Complete,
-    /// [`Store::release`](semel_core::Store::release)
-    Release,
-    /// [`Store::evict`](semel_core::Store::evict)
-    Evict,
-    /// [`Store::mark_unknown`](semel_core::Store::mark_unknown)
-    MarkUnknown,
-    /// [`Store::heartbeat`](semel_core::Store::heartbeat)
-    Heartbeat,
-    /// [`Store::advance`](semel_core::Store::advance)
-    Advance,
-    /// [`Maintain::sweep`](semel_core::Maintain::sweep)
-    Sweep,
-    /// [`Maintain::claim_abandoned`](semel_core::Maintain::claim_abandoned)
-    ClaimAbandoned,
-    /// [`Maintain::claim_due`](semel_core::Maintain::claim_due)
-    ClaimDue,
-    /// [`Maintain::resolve`](semel_core::Maintain::resolve)
-    Resolve,
-    /// [`Maintain::dead_letter`](semel_core::Maintain::dead_letter)
-    DeadLetter,
-    /// [`Maintain::expire`](semel_core::Maintain::expire)
-    Expire,
-    /// [`Maintain::drop_bodies`](semel_core::Maintain::drop_bodies)
-    DropBodies,
-    /// [`Maintain::purge`](semel_core::Maintain::purge)
-    Purge,
-    /// [`Maintain::erase`](semel_core::Maintain::erase)
-    Erase,
-    /// [`Maintain::revealed`](semel_core::Maintain::revealed)
-    Revealed,
-    /// [`Inspect::find`](semel_core::Inspect::find)
-    Find,
-    /// [`Inspect::find_identity`](semel_core::Inspect::find_identity)
-    FindIdentity,
-    /// [`Inspect::list`](semel_core::Inspect::list)
-    List,
-    /// [`Inspect::find_resource`](semel_core::Inspect::find_resource)
-    FindResource,
-    /// [`Inspect::history`](semel_core::Inspect::history)
-    History,
-    /// [`Inspect::standing`](semel_core::Inspect::standing)
-    Standing,
-    /// [`Inbox::receive`](semel_core::Inbox::receive)
-    Receive,
-    /// [`Inbox::settle`](semel_core::Inbox::settle)
-    Settle,
-    /// [`Inbox::claim_parked`](semel_core::Inbox::claim_parked)
-    ClaimParked,
-    /// [`Inbox::forget`](semel_core::Inbox::forget)
-    Forget,
-    /// [`Figures::count`](semel_core::Figures::count)
-    Count,
-    /// [`Figures::activity`](semel_core::Figures::activity)
-    Activity,
-    /// [`Figures::survey`](semel_core::Figures::survey)
-    Survey,
-    /// [`Figures::publish_census`](semel_core::Figures::publish_census)
-    PublishCensus,
-    /// [`Figures::census`](semel_core::Figures::census)
-    Census,
-    /// [`Outbox::claim_events`](semel_core::Outbox::claim_events)
-    ClaimEvents,
-    /// [`Outbox::mark_sent`](semel_core::Outbox::mark_sent)
-    MarkSent,
-    /// [`Outbox::hold_back`](semel_core::Outbox::hold_back)
-    HoldBack,
-    /// [`Outbox::set_aside`](semel_core::Outbox::set_aside)
-    SetAside,
-    /// [`Outbox::dead_events`](semel_core::Outbox::dead_events)
-    DeadEvents,
-    /// [`Outbox::revive`](semel_core::Outbox::revive)
-    Revive,
-    /// [`Outbox::backlog`](semel_core::Outbox::backlog)
-    Backlog,
-    /// [`Outbox::stand_down`](semel_core::Outbox::stand_down)
-    StandDown,
-}
-
-/// A gate that a test opens: the way to delay a call without sleeping. Clones are the same.
+/// A gate that a test opens, to delay a call without sleeping. Clones share it.
 #[derive(Clone, Debug)]
 pub struct Gate {
     state: Arc<watch::Sender<Passage>>,
@@ -163,12 +79,12 @@ impl<S> Faulty<S> {
         &self.inner
     }
 
-    /// What happens to the next call of that verb; called again, to the one after.
+    /// Queues a fault for the next call of that verb; called again, for the one after.
     pub fn next(&self, verb: Verb, fault: Fault) {
         self.plan().queue.push_back((Some(verb), fault));
     }
 
-    /// What happens to the next call, whatever it is.
+    /// Queues a fault for the next call of any verb.
     pub fn next_call(&self, fault: Fault) {
         self.plan().queue.push_back((None, fault));
     }
@@ -179,7 +95,7 @@ impl<S> Faulty<S> {
         self.plan().rule = Some(Box::new(rule));
     }
 
-    /// Forgets all plans. What is held stays held.
+    /// Removes all plans. Held calls stay held.
     pub fn heal(&self) {
         let mut plan = self.plan();
         plan.queue.clear();
@@ -211,14 +127,16 @@ impl Plan {
     }
 }
 
-impl<S: Send + Sync + 'static> Faulty<S> {
-    async fn call<T, F>(&self, verb: Verb, perform: impl FnOnce(Arc<S>) -> F) -> Result<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T>> + Send + 'static,
-    {
+impl<S: Backend> Backend for Faulty<S> {
+    async fn call(&self, request: Request) -> Result<Reply> {
+        let verb = request.verb();
+        let inner = Arc::clone(&self.inner);
+        let performed = async move { inner.call(request).await };
+        // A subscription is not performed, so it has no fault.
+        if verb == Verb::Watch {
+            return performed.await;
+        }
         let fault = self.plan().fault(verb);
-        let performed = perform(Arc::clone(&self.inner));
         match fault {
             None => performed.await,
             Some(Fault::FailBefore) => Err(Error::Unavailable {
@@ -252,6 +170,31 @@ impl<S: Send + Sync + 'static> Faulty<S> {
                 Err(ambiguous(verb))
             }
         }
+    }
+
+    /// Every request meets its fault.
+    fn try_decide(&self, _: &Reserve) -> Option<Decision> {
+        None
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
+    }
+
+    fn erasure_epoch(&self) -> Option<ErasureEpoch> {
+        self.inner.erasure_epoch()
+    }
+
+    fn prepare(&self, id: OperationId, completion: Completion) -> Result<Completion> {
+        self.inner.prepare(id, completion)
+    }
+
+    fn prepare_point(&self, id: OperationId, point: RecoveryPoint) -> Result<RecoveryPoint> {
+        self.inner.prepare_point(id, point)
+    }
+
+    fn decrypt_evidence(&self, id: OperationId, evidence: Bytes) -> Result<Bytes> {
+        self.inner.decrypt_evidence(id, evidence)
     }
 }
 

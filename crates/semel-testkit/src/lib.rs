@@ -1,11 +1,10 @@
-//! What proves a store.
+//! Test tools for stores.
 //!
-//! A store is right when it does what [`semel_core::transition`] says, whoever else is at
-//! work. [`conformance`] holds the rules as one suite that every store runs, [`histories`]
-//! compares a store with the pure function over random histories, [`ManualClock`] is the
-//! time that both move, and [`Faulty`] makes any store fail where failing hurts. [`pg_proxy`]
-//! does that to the connections of a store in PostgreSQL, between a commit and its answer, and
-//! [`postgres_server`] is a server that a test may crash.
+//! A store is correct when it behaves like [`semel_core::transition`], also under concurrency.
+//! [`conformance`] is the suite that every store runs; [`histories`] compares a store with the state
+//! machine over random histories; [`ManualClock`] controls the time of both; [`Faulty`] injects
+//! faults into any store. [`pg_proxy`] cuts connections to PostgreSQL at exact points, such as
+//! between a commit and its reply, and [`postgres_server`] is a server that a test can crash.
 //!
 //! A store's author writes one [`Harness`](conformance::Harness) and two lines:
 //!
@@ -30,7 +29,7 @@
 //!
 //! #[test]
 //! fn agrees_with_the_state_machine() {
-//!     semel_testkit::histories::agree(&InMemory, 64);
+//!     semel_testkit::histories::assert_agrees_with_model(&InMemory, 64);
 //! }
 //! ```
 #![allow(
@@ -44,7 +43,7 @@
     clippy::print_stdout,
     clippy::wildcard_enum_match_arm,
     clippy::unchecked_time_subtraction,
-    reason = "test code says what is wrong by panicking, at any answer but the right one, and says when it skips"
+    reason = "test code panics on any reply but the right one, and prints when it is skipped"
 )]
 
 pub mod clock;
@@ -53,9 +52,9 @@ pub mod database;
 pub mod faulty;
 pub mod guards;
 pub mod histories;
+pub mod model;
 pub mod pg_proxy;
 pub mod postgres_server;
-pub mod twin;
 
 pub use clock::ManualClock;
 pub use faulty::Faulty;

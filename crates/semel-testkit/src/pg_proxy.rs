@@ -1,23 +1,22 @@
-//! A proxy in front of PostgreSQL that knows where it hurts.
+//! A fault-injecting proxy in front of PostgreSQL.
 //!
-//! The worst moment to lose a connection is between a commit and its answer: the server has
-//! committed, and the client never hears of it. No test hits that moment by luck. This proxy
-//! reads the protocol on both sides, so it knows which statement an answer belongs to and when
-//! the server is done, and cuts or holds exactly there.
+//! The worst moment to lose a connection is between a commit and its reply: the server committed,
+//! and the client does not know. The proxy parses the protocol on both sides, so it can cut or hold a
+//! connection exactly there.
 //!
 //! ```no_run
-//! use semel_testkit::pg_proxy::{Proxy, When};
+//! use semel_testkit::pg_proxy::{Proxy, Trigger};
 //!
 //! # async fn demo() {
 //! let proxy = Proxy::in_front_of("postgres://postgres@127.0.0.1:5432/postgres").await;
-//! let lost = proxy.cut(When::committed());
+//! let lost = proxy.cut(Trigger::committed());
 //! // … a client at `proxy.url()` commits, and gets an error …
 //! lost.reached().await;
 //! // … and on a direct connection the row is there.
 //! # }
 //! ```
 //!
-//! It speaks no TLS: a client that asks for it is told that there is none.
+//! It refuses TLS.
 
 mod connection;
 mod wire;
@@ -32,10 +31,10 @@ use tokio::task::JoinSet;
 
 use crate::faulty::Gate;
 
-/// Where PostgreSQL listens where an address does not say.
+/// The port of a URL without one.
 const DEFAULT_PORT: &str = "5432";
 
-/// A proxy. When it is dropped, its connections are cut, and nobody listens any more.
+/// A proxy. Dropping it cuts its connections and closes its port.
 #[derive(Debug)]
 pub struct Proxy {
     url: String,
@@ -43,15 +42,15 @@ pub struct Proxy {
     _accepting: JoinSet<()>,
 }
 
-/// A moment in the conversation of one connection, whichever comes to it.
+/// The point in a connection's session at which the proxy acts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct When {
+pub struct Trigger {
     point: Point,
     nth: usize,
     every: bool,
 }
 
-/// See the constructors of [`When`].
+/// See the constructors of [`Trigger`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Point {
     Before(String),
@@ -59,19 +58,19 @@ enum Point {
     Completed(String),
 }
 
-/// A moment in the conversation of a connection, for whoever [watches](Proxy::watch).
+/// A step of a connection, for a [watcher](Proxy::watch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step<'a> {
     /// This statement is about to be forwarded.
     Before(&'a str),
-    /// The server has done these, without an error, and nothing of its answer was forwarded.
+    /// The server executed these without an error, and its reply was not forwarded yet.
     Answered(&'a [Arc<str>]),
 }
 
-/// Says whether a connection, by its number, goes on.
+/// Decides whether a connection, by its number, continues.
 type Watch = Box<dyn Fn(usize, Step<'_>) -> bool + Send + Sync>;
 
-/// Who watches, if anybody does.
+/// The watcher, if one is set.
 #[derive(Default)]
 struct Watcher(OnceLock<Watch>);
 
@@ -81,7 +80,7 @@ impl fmt::Debug for Watcher {
     }
 }
 
-/// What the connections share.
+/// State that the connections share.
 #[derive(Debug)]
 struct Shared {
     /// `HOST:PORT` of the server.
@@ -91,59 +90,58 @@ struct Shared {
     valve: watch::Sender<Valve>,
 }
 
-/// What happens to all connections.
+/// Faults that affect all connections.
 #[derive(Clone, Copy, Debug, Default)]
 struct Valve {
     frozen: bool,
     refusing: bool,
-    /// How long every message is kept.
+    /// Delay of every message.
     delay: Duration,
-    /// Counts how often all connections were cut.
+    /// How often all connections were cut.
     cuts: usize,
     /// Connections so far.
     accepted: usize,
 }
 
-/// One thing that will go wrong.
+/// A planned fault.
 #[derive(Debug)]
 struct Plan {
-    when: When,
-    /// How often the moment came.
+    when: Trigger,
+    /// How often the trigger matched.
     seen: usize,
     action: Action,
 }
 
-/// What goes wrong.
+/// The kind of a planned fault.
 #[derive(Clone, Debug)]
 enum Action {
     Cut(Gate),
     Hold(Gate),
 }
 
-impl When {
-    /// Before a statement whose SQL contains `sql` is forwarded: the server never gets it,
-    /// and whatever it got of the same implicit transaction is rolled back.
+impl Trigger {
+    /// Before a statement whose SQL contains `sql` is forwarded: the server does not receive it, and
+    /// rolls back the implicit transaction.
     pub fn before(sql: impl Into<String>) -> Self {
         Self::at(Point::Before(sql.into()))
     }
 
-    /// When the server has done, without an error, all up to the Sync behind a statement
-    /// whose SQL contains `sql`, and nothing of its answer was forwarded. Outside of a
-    /// transaction block it has committed by then.
+    /// When the server executed, without an error, everything up to the Sync after a statement whose
+    /// SQL contains `sql`, and its reply was not forwarded. Outside of a transaction block it has
+    /// committed.
     pub fn answered(sql: impl Into<String>) -> Self {
         Self::at(Point::Answered(sql.into()))
     }
 
-    /// As [`answered`](When::answered), by the tag with which the server says what it did:
+    /// As [`answered`](Trigger::answered), by the server's command tag:
     /// `INSERT 0 1`, `UPDATE 1`, `SELECT 5`. It has to begin with `tag`; the zero byte that ends
-    /// it belongs to it, so that `UPDATE 1` may be told from `UPDATE 10`. Only where that is
-    /// committed: what is done within a transaction that is still open is no moment.
+    /// it belongs to it, so that `UPDATE 1\0` does not match `UPDATE 10`. Only after a commit:
+    /// statements within an open transaction do not match.
     pub fn completed(tag: impl Into<String>) -> Self {
         Self::at(Point::Completed(tag.into()))
     }
 
-    /// Exactly between a `COMMIT` and its answer. One that turned out to be a rollback, since
-    /// something had failed before, does not count.
+    /// Between a `COMMIT` and its reply. A `COMMIT` that became a rollback does not match.
     pub fn committed() -> Self {
         Self::completed("COMMIT\0")
     }
@@ -195,36 +193,35 @@ impl Proxy {
         }
     }
 
-    /// The server's address, by way of the proxy.
+    /// The server's URL through the proxy.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Cuts the connection that comes to this moment, on both sides. The gate is open, and
-    /// only says how often that happened: see [`Gate::reached`] and [`Gate::reached_times`].
-    pub fn cut(&self, when: When) -> Gate {
+    /// Cuts a connection at the trigger, on both sides. The gate is open and only counts: see
+    /// [`Gate::reached`] and [`Gate::reached_times`].
+    pub fn cut(&self, when: Trigger) -> Gate {
         let gate = Gate::closed();
         gate.open();
         self.plan(when, Action::Cut(gate.clone()));
         gate
     }
 
-    /// Holds the connection that comes to this moment until the gate is opened: nothing more is
-    /// forwarded in the direction in which it was going.
-    pub fn hold(&self, when: When) -> Gate {
+    /// Holds a connection at the trigger until the gate opens: nothing more is forwarded in that
+    /// direction.
+    pub fn hold(&self, when: Trigger) -> Gate {
         let gate = Gate::closed();
         self.plan(when, Action::Hold(gate.clone()));
         gate
     }
 
-    /// Has `watch` look at every step of every connection from now on, before it is taken. Where
-    /// it says `false`, the connection is cut there. It is asked for the steps of all connections
-    /// together, one after the other on each. Only the first one watches.
+    /// Calls `watch` before every step of every connection from now on, and cuts the connection if it
+    /// returns `false`. Only the first watcher is used.
     pub fn watch(&self, watch: impl Fn(usize, Step<'_>) -> bool + Send + Sync + 'static) {
         let _ = self.shared.watcher.0.set(Box::new(watch));
     }
 
-    /// Forgets all plans, and lets everything through again. What is held stays held.
+    /// Removes all plans and forwards everything again. Held connections stay held.
     pub fn heal(&self) {
         self.shared.plans().clear();
         self.shared.valve.send_modify(|valve| {
@@ -234,14 +231,13 @@ impl Proxy {
         });
     }
 
-    /// Forwards nothing, on no connection, until [`heal`](Proxy::heal). Nobody is told: this is
-    /// what a network that swallows everything looks like.
+    /// Forwards nothing on any connection until [`heal`](Proxy::heal), without an error: a network that
+    /// drops everything.
     pub fn freeze(&self) {
         self.shared.valve.send_modify(|valve| valve.frozen = true);
     }
 
-    /// Keeps every message that long before it is forwarded, until [`heal`](Proxy::heal): this is
-    /// what a server that is far away, or busy, looks like.
+    /// Delays every message until [`heal`](Proxy::heal): a distant or busy server.
     pub fn delay(&self, delay: Duration) {
         self.shared.valve.send_modify(|valve| valve.delay = delay);
     }
@@ -251,17 +247,17 @@ impl Proxy {
         self.shared.valve.send_modify(|valve| valve.refusing = true);
     }
 
-    /// Cuts every connection there is.
+    /// Cuts every open connection.
     pub fn cut_all(&self) {
         self.shared.valve.send_modify(|valve| valve.cuts += 1);
     }
 
-    /// How many connections there were, with those that were refused.
+    /// Number of connections so far, including refused ones.
     pub fn connections(&self) -> usize {
         self.shared.valve.borrow().accepted
     }
 
-    fn plan(&self, when: When, action: Action) {
+    fn plan(&self, when: Trigger, action: Action) {
         self.shared.plans().push(Plan {
             when,
             seen: 0,
@@ -275,19 +271,19 @@ impl Shared {
         self.plans.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether some plan has to see a whole answer before any of it is forwarded.
+    /// Whether a plan needs complete replies before they are forwarded.
     fn watches_answers(&self) -> bool {
         let waits = |plan: &Plan| !matches!(plan.when.point, Point::Before(_));
         self.watcher.0.get().is_some() || self.plans().iter().any(waits)
     }
 
-    /// Whether a connection goes on, by whoever watches.
+    /// Whether the watcher lets the connection continue.
     fn goes_on(&self, connection: usize, step: Step<'_>) -> bool {
         let watch = self.watcher.0.get();
         watch.is_none_or(|watch| watch(connection, step))
     }
 
-    /// What happens now, where `times` says how often a plan's moment has come.
+    /// The action that is due; `times` returns how often a trigger matched.
     fn fire(&self, times: impl Fn(&Point) -> usize) -> Option<Action> {
         let mut plans = self.plans();
         let mut fired = None;
@@ -306,20 +302,20 @@ impl Shared {
         Some(action)
     }
 
-    /// Stands here while everything is frozen, and as long as everything is delayed.
+    /// Waits while the proxy is frozen, and for its delay.
     async fn thawed(&self) {
         // The sender lives as long as this, so waiting cannot fail.
         drop(self.valve.subscribe().wait_for(|valve| !valve.frozen).await);
         let delay = self.valve.borrow().delay;
         if !delay.is_zero() {
-            // sleeps because a message that takes its time is what is asked for.
+            // sleeps because a delayed message is the purpose.
             tokio::time::sleep(delay).await;
         }
     }
 }
 
 impl Action {
-    /// Says whether to go on.
+    /// Performs the fault; returns whether the connection continues.
     async fn perform(self) -> bool {
         match self {
             Self::Cut(gate) => {
@@ -335,7 +331,7 @@ impl Action {
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    // Owned here: when the proxy goes, they go.
+    // Owned here, so that they end with the proxy.
     let mut connections = JoinSet::new();
     while let Ok((client, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
@@ -413,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_fires_at_its_turn_and_once_or_every_time() {
+    fn a_trigger_fires_at_its_nth_match_once_or_every_time() {
         let shared = Shared {
             upstream: String::new(),
             plans: Mutex::default(),
@@ -434,15 +430,15 @@ mod tests {
             });
             fired.is_some()
         };
-        plan(When::before("x"));
+        plan(Trigger::before("x"));
         assert!(!shared.watches_answers());
-        plan(When::completed("INSERT").nth(3));
+        plan(Trigger::completed("INSERT").nth(3));
         assert!(shared.watches_answers());
         assert!(!insert(1));
         assert!(!insert(0));
         assert!(insert(2));
         assert!(!insert(5));
-        plan(When::completed("INSERT").nth(2).every());
+        plan(Trigger::completed("INSERT").nth(2).every());
         assert!(!insert(1));
         assert!(insert(1));
         assert!(!insert(0));

@@ -31,8 +31,8 @@ const START_ATTEMPTS: usize = 3;
 
 const PORTS: std::ops::Range<u16> = 20_000..32_000;
 
-/// A server with PostgreSQL's own settings but for place and port: with `fsync` off a crash
-/// would prove nothing. Dropped, it is stopped and removed.
+/// A server with PostgreSQL's default settings except directory and port: with `fsync` off a crash
+/// would prove nothing. Dropping it stops and removes it.
 #[derive(Debug)]
 pub struct Server {
     programs: PathBuf,
@@ -48,7 +48,7 @@ struct User {
 }
 
 impl Server {
-    /// Creates and starts one; nothing, with a word about it, where the programs or a user to
+    /// Creates and starts a server. Prints SKIPPED and returns `None` where the programs or a user to
     /// run them are missing.
     ///
     /// # Panics
@@ -57,7 +57,9 @@ impl Server {
         let programs = find_programs();
         let user = unprivileged_user();
         let (Some(programs), Some(user)) = (programs, user) else {
-            println!("SKIPPED: no programs of PostgreSQL, or nobody but root to run them");
+            println!(
+                "SKIPPED: the PostgreSQL programs, or an unprivileged user to run them, are missing"
+            );
             return None;
         };
         let mut server = Self {
@@ -82,8 +84,8 @@ impl Server {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// A crash: every process of it ends at once, and nothing is written any more. It is gone
-    /// when this returns.
+    /// Crashes the server: every process ends at once, without another write. It has ended when this
+    /// returns.
     ///
     /// # Panics
     /// Where it does not end.
@@ -91,7 +93,7 @@ impl Server {
         assert!(self.stop(), "{}", self.log());
     }
 
-    /// Starts it at the same port with the same data; it answers when this returns.
+    /// Starts it on the same port with the same data, and waits until it accepts connections.
     ///
     /// # Panics
     /// Where it does not start.
@@ -117,8 +119,8 @@ impl Server {
             .args(["--encoding=UTF8", "--no-locale"])
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&created.stderr);
-        assert!(created.status.success(), "initdb: {said}");
+        let stderr = String::from_utf8_lossy(&created.stderr);
+        assert!(created.status.success(), "initdb: {stderr}");
     }
 
     fn try_start(&self) -> bool {
@@ -134,7 +136,7 @@ impl Server {
         runs(command.args(["stop", "-m", "immediate", "-w", "-t", PATIENCE]))
     }
 
-    /// A program of the server's, as whom it has to run.
+    /// A server program, run as the right user.
     fn command(&self, program: &str) -> Command {
         let program = self.programs.join(program);
         let mut command = match &self.user {
@@ -171,7 +173,7 @@ impl Drop for Server {
     }
 }
 
-/// Without pipes: the server would keep them open, and waiting for their end would not end.
+/// Without pipes: the server would keep them open, and the wait would not end.
 fn runs(command: &mut Command) -> bool {
     command
         .stdin(Stdio::null())
@@ -182,7 +184,7 @@ fn runs(command: &mut Command) -> bool {
         .success()
 }
 
-/// The newest version that is complete, else whatever the search path has.
+/// The newest complete version, or else the one in the search path.
 fn find_programs() -> Option<PathBuf> {
     let versions = fs::read_dir(DEBIAN_VERSIONS).into_iter().flatten();
     let newest = versions
@@ -206,7 +208,7 @@ fn is_complete(directory: &Path) -> bool {
         .all(|program| directory.join(program).is_file())
 }
 
-/// Whom to become: nobody else unless we are root, and nothing where there is nobody.
+/// The user to switch to: only if we are root; `None` if no unprivileged user exists.
 #[allow(clippy::option_option, reason = "whether it can run, and as whom")]
 fn unprivileged_user() -> Option<Option<User>> {
     if numeric_id("-u", None)? != 0 {
@@ -230,8 +232,7 @@ fn numeric_id(which: &str, user: Option<&str>) -> Option<u32> {
     String::from_utf8(output.stdout).ok()?.trim().parse().ok()
 }
 
-/// Below those that the system gives to outgoing connections: while the server is down after a
-/// crash, one of them could take its port, and it could not start again.
+/// Below the ephemeral ports: an outgoing connection could take the server's port while it is down.
 fn free_port() -> u16 {
     let begin = std::process::id() % u32::from(PORTS.end - PORTS.start);
     let ports = PORTS.clone().chain(PORTS).skip(begin as usize);

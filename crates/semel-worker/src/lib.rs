@@ -1,32 +1,32 @@
-//! What happens out of band: nothing stays unknown.
+//! Background jobs: sweep, reconcile, dead-letter, retention, webhooks and the outbox relay.
 //!
 //! ```text
 //! sweep ──► unknown ──► reconcile ──┬──► completed, or released
-//!                ▲ a webhook, too   └──► dead letter: waits for a person, a webhook, a late owner
+//!                ▲ or a webhook     └──► dead letter: an operator, a webhook or a late owner resolves it
 //! ```
 //!
-//! A [`Worker`] runs all of it, in as many processes as one likes: every change goes through a
-//! claim or a guarded verb of the store. What it cannot know is how to find out what became of an
-//! operation. For that there is [`Reconcile`]:
+//! A [`Worker`] runs background jobs. Any number of processes may run one on the same store: every
+//! change goes through a claim or a fenced verb of the store. The application implements
+//! [`Reconcile`] to report what became of a record whose outcome is unknown:
 //!
 //! ```
 //! use bytes::Bytes;
 //! use semel_core::{Completion, Memory, Record, Response};
-//! use semel_worker::{CancellationToken, Finding, Found, Reconcile, Reconcilers, Schedule, Worker};
+//! use semel_worker::{CancellationToken, LookupResult, Lookup, Reconcile, Reconcilers, Schedule, Worker};
 //!
-//! /// Asks the provider by the key that every attempt gave it.
+//! /// Looks up charges by the key that every attempt sent to the provider.
 //! struct Charges(Provider);
 //!
 //! impl Reconcile for Charges {
-//!     async fn look(&self, operation: &Record) -> Found {
-//!         let (status, body) = match self.0.charge(&operation.id.downstream_key("charge")).await {
+//!     async fn look_up(&self, record: &Record) -> Lookup {
+//!         let (status, body) = match self.0.charge(&record.id.downstream_key("charge")).await {
 //!             Ok(answer) => answer,
-//!             // It did not answer: nothing is known, and it is asked again later.
-//!             Err(error) => return Finding::unclear("provider_unreachable").seen(error),
+//!             // No answer: the worker looks again later.
+//!             Err(error) => return LookupResult::unclear("provider_unreachable").seen(error),
 //!         };
 //!         match status {
-//!             // A decline is an end, too: the unit of work is over.
-//!             200 => Finding::Completed(Completion {
+//!             // A decline completes the record as well.
+//!             200 => LookupResult::Completed(Completion {
 //!                 response: Response {
 //!                     status: 201,
 //!                     headers: vec![("content-type".into(), "application/json".into())],
@@ -35,9 +35,9 @@
 //!                 },
 //!                 resource: None,
 //!             }),
-//!             // Perhaps not yet. It releases only where the schedule says that it may.
-//!             404 => Finding::Absent("provider_does_not_know_it".into()),
-//!             _ => Finding::Unclear("provider_failed".into()),
+//!             // Releases the record only if the schedule is `downstream_idempotent`.
+//!             404 => LookupResult::Absent("provider_does_not_know_it".into()),
+//!             _ => LookupResult::Unclear("provider_failed".into()),
 //!         }
 //!         .seen(body)
 //!     }
@@ -47,12 +47,12 @@
 //! # async fn main() -> Result<(), semel_worker::reconcilers::Error> {
 //! # let store = Memory::default();
 //! let schedule = Schedule {
-//!     // Every attempt sends the same key, so a charge that comes late is still the only one.
+//!     // Every attempt sends the same key, so a late charge and its retry are one charge.
 //!     downstream_idempotent: true,
 //!     ..Schedule::default()
 //! };
 //! let reconcilers = Reconcilers::new(store.clone())
-//!     .by_looking("create_payment", schedule, Charges(Provider))?;
+//!     .poll_with("create_payment", schedule, Charges(Provider))?;
 //! let shutdown = CancellationToken::new();
 //! let worker = Worker::new(store).reconcilers(reconcilers);
 //! let running = tokio::spawn(worker.run(shutdown.clone()));
@@ -68,21 +68,21 @@
 //! # }
 //! ```
 
-pub mod census;
 pub mod meters;
 pub mod notice;
 pub mod reconcile;
 pub mod reconcilers;
+pub mod record_count_scan;
 pub mod relay;
 mod retention;
 pub mod rounds;
 pub mod runner;
 pub mod webhook;
 
-pub use census::CensusTaker;
-pub use notice::{About, Applied, Notice, Says, apply};
-pub use reconcile::{Finding, Found, Reconcile, Schedule};
-pub use reconcilers::{Asked, Reconcilers};
+pub use notice::{Applied, Notice, NoticeTarget, NoticeVerdict, apply};
+pub use reconcile::{Lookup, LookupResult, Reconcile, Schedule};
+pub use reconcilers::{ReconcileOutcome, Reconcilers};
+pub use record_count_scan::RecordCountScan;
 pub use relay::{BacklogGauge, Relay};
 pub use rounds::{Delivered, Reconciled, Retained, Swept};
 pub use runner::{Pace, Worker};

@@ -1,8 +1,8 @@
-//! What an event from elsewhere says of an operation, and what is made of it.
+//! Notices: verified events that report the outcome of a record.
 //!
-//! An event is trusted by the time it is a [`Notice`]: whoever makes one has verified its sender.
-//! [`apply`] passes what it says through the same guarded verb as any other verdict, so an event,
-//! a reconciler and a late owner may race, and the first of them decides.
+//! A [`Notice`] is trusted: the caller that builds one has verified its sender. [`apply`] resolves
+//! the record with the same fenced verb as any other verdict, so an event, a reconciler and a late
+//! owner may race, and the first of them decides.
 
 mod wire;
 
@@ -12,135 +12,132 @@ use std::fmt;
 use bytes::Bytes;
 use semel_core::store::Result;
 use semel_core::{
-    By, Code, Completion, Identity, Inspect, Key, KeyScope, Maintain, OperationId, Record,
-    Resolution, Resolve, Response, State, Unresolved, Verdict,
+    Actor, Code, Completion, Identity, Key, KeyScope, OperationId, Record, Resolution, Resolve,
+    Response, State, Store, Unresolved, Verdict,
 };
 
 use crate::meters;
 
-/// How often a record is looked for where it changes while an event is applied.
-const LOOKS: usize = 2;
+/// How often [`apply`] reads the record again when another process changed it.
+const MAX_READS: usize = 2;
 
-/// What an event from elsewhere says of an operation. Kept as JSON in the inbox until it is
-/// settled.
+/// What a verified event reports about a record. The inbox keeps it as JSON until it is settled.
 ///
-/// `Debug` shows neither the key nor what was sent.
+/// `Debug` shows neither the key nor the content.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Notice {
-    /// Which operation.
-    pub about: About,
-    /// How it ended.
-    pub says: Says,
-    /// The event as it came, or as much of it as is worth keeping.
+    /// The record that it reports on.
+    pub target: NoticeTarget,
+    /// The reported outcome.
+    pub verdict: NoticeVerdict,
+    /// The event as received, possibly truncated.
     pub evidence: Bytes,
 }
 
-/// Which operation an event is about.
+/// How a notice identifies its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum About {
-    /// The operation of that name.
+pub enum NoticeTarget {
+    /// By the record's id.
     Operation(OperationId),
-    /// The operation that a client's key stands for.
+    /// By the client's key.
     Key {
-        /// Whose key it is.
+        /// The tenant of the key.
         tenant: Box<str>,
         /// The key.
         key: Key,
-        /// The commands that the sender's events may be about.
+        /// The operations that the sender may report on.
         operations: Vec<Box<str>>,
     },
-    /// The operation that created the resource of that id, or was about to.
+    /// By the id of the resource that the operation created or was about to create.
     Resource(Box<str>),
 }
 
-/// How an operation ended.
+/// The reported outcome.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Says {
-    /// It happened, with success or with a final failure.
+pub enum NoticeVerdict {
+    /// Executed, with success or with a final failure.
     Completed(Response),
-    /// It did not happen: the provider's own word about this operation, not its silence.
+    /// Not executed, as the provider states explicitly.
     NotExecuted,
 }
 
-/// What was made of an event.
+/// What [`apply`] did with a notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applied {
-    /// The operation was unknown, and is no longer.
+    /// It resolved the unknown record.
     Resolved,
-    /// Nothing is left to be said about the operation.
+    /// The record was already settled; nothing changed.
     Moot,
-    /// It says that something happened which had been given up as not executed. A person has to
-    /// look: it may happen twice, or already has.
+    /// It reports an execution of a record that was released as not executed. An operator must
+    /// check: the operation may execute twice, or already has.
     Contradicted,
-    /// Nothing can be made of it yet: the operation is not recorded, or not over, or it is not
-    /// clear which one is meant.
+    /// It cannot be applied yet: the record does not exist or is in progress, or the target is
+    /// ambiguous.
     Parked,
 }
 
-/// Why stored bytes are no notice.
+/// The stored bytes are not a notice.
 #[derive(Debug, thiserror::Error)]
-#[error("what is stored in the inbox is not a notice: {0}")]
+#[error("the inbox contains a message that is not a notice: {0}")]
 pub struct Unreadable(#[from] Box<dyn std::error::Error + Send + Sync>);
 
 impl Notice {
-    /// The notice as the inbox keeps it.
+    /// Serializes the notice for the inbox.
     pub fn to_bytes(&self) -> Bytes {
         wire::write(self)
     }
 
-    /// The notice that [`Notice::to_bytes`] wrote.
+    /// Parses what [`Notice::to_bytes`] wrote.
     ///
     /// # Errors
-    /// [`Unreadable`] where the bytes are something else.
+    /// [`Unreadable`] if the bytes are not a notice.
     pub fn from_bytes(stored: &[u8]) -> std::result::Result<Self, Unreadable> {
         wire::read(stored).map_err(Unreadable)
     }
 }
 
-/// Makes of an event what can be made of it now.
+/// Applies a notice to its record, as far as the record's state allows.
 ///
 /// # Errors
-/// As in [`store`](semel_core::store). The event is applied again later; that is safe.
+/// As in [`store`](semel_core::store). Applying the notice again is safe.
 ///
 /// # Cancellation
-/// As for [`Store`](semel_core::Store).
-pub async fn apply<S: Maintain + Inspect>(
-    store: &S,
-    source: &str,
-    notice: &Notice,
-) -> Result<Applied> {
-    for _ in 0..LOOKS {
-        let record = match find(store, &notice.about).await? {
-            Sought::One(record) => record,
-            Sought::None => return Ok(Applied::Parked),
-            Sought::Several => {
+/// As for [`Store`].
+pub async fn apply<S: Store>(store: &S, source: &str, notice: &Notice) -> Result<Applied> {
+    for _ in 0..MAX_READS {
+        let record = match find_record(store, &notice.target).await? {
+            Match::One(record) => record,
+            Match::None => return Ok(Applied::Parked),
+            Match::Ambiguous => {
                 tracing::warn!(
                     source,
-                    "an event fits several operations, one of them unfinished; it is parked"
+                    "parked an event that matches several records, at least one of them unfinished"
                 );
                 return Ok(Applied::Parked);
             }
         };
-        match (&record.state, &notice.says) {
-            // The event came before the owner's own word, which is about to follow.
+        match (&record.state, &notice.verdict) {
+            // The event overtook the owner's completion.
             (State::InProgress(_), _) => return Ok(Applied::Parked),
             (State::Completed(_) | State::Expired { .. }, _)
-            | (State::FailedRetryable { .. }, Says::NotExecuted) => return Ok(Applied::Moot),
-            (State::FailedRetryable { .. }, Says::Completed(_)) => {
-                contradicted(source, &record);
+            | (State::FailedRetryable { .. }, NoticeVerdict::NotExecuted) => {
+                return Ok(Applied::Moot);
+            }
+            (State::FailedRetryable { .. }, NoticeVerdict::Completed(_)) => {
+                report_contradiction(source, &record);
                 return Ok(Applied::Contradicted);
             }
-            (State::Unknown(unresolved), says) => {
-                let (verdict, applied) = judge(&record, *unresolved, says);
+            (State::Unknown(unresolved), reported) => {
+                let (verdict, applied) = verdict(&record, *unresolved, reported);
                 let resolve = Resolve {
                     fence: record.fence(),
                     verdict,
-                    by: By::from(&*format!("webhook:{source}")),
+                    by: Actor::from(&*format!("webhook:{source}")),
                     evidence: Some(notice.evidence.clone()).filter(|seen| !seen.is_empty()),
                 };
                 match store.resolve(resolve).await? {
                     Resolution::Applied => {
-                        tracing::info!(source, id = %record.id, ?applied, "an event was applied");
+                        tracing::info!(source, id = %record.id, ?applied, "applied an event");
                         return Ok(applied);
                     }
                     Resolution::Fenced(_) => {}
@@ -151,23 +148,28 @@ pub async fn apply<S: Maintain + Inspect>(
     Ok(Applied::Parked)
 }
 
-/// What an event says of an operation that is unknown at its present attempt.
-fn judge(record: &Record, unresolved: Unresolved, says: &Says) -> (Verdict, Applied) {
-    match says {
-        Says::Completed(response) => {
+/// The verdict that a notice justifies for an unknown record, and the result if the store applies
+/// it.
+fn verdict(
+    record: &Record,
+    unresolved: Unresolved,
+    reported: &NoticeVerdict,
+) -> (Verdict, Applied) {
+    match reported {
+        NoticeVerdict::Completed(response) => {
             let completion = Completion {
                 response: response.clone(),
                 resource: None,
             };
             (Verdict::Completed(completion), Applied::Resolved)
         }
-        Says::NotExecuted if record.attempt == 1 => {
+        NoticeVerdict::NotExecuted if record.attempt == 1 => {
             let code = Code::from("webhook_not_executed");
             (Verdict::NotExecuted(code), Applied::Resolved)
         }
-        // An event does not name an attempt. This one may be about an earlier attempt, which
-        // was released by the same truth, and told late; the present one may have executed.
-        Says::NotExecuted => {
+        // An event does not name an attempt. This one may report on an earlier attempt that was
+        // released already, while the current attempt may have executed.
+        NoticeVerdict::NotExecuted => {
             let code = Code::from("webhook_not_executed_of_some_attempt");
             let verdict = Verdict::StillUnknown(code, unresolved.reconcile_after);
             (verdict, Applied::Moot)
@@ -175,25 +177,25 @@ fn judge(record: &Record, unresolved: Unresolved, says: &Says) -> (Verdict, Appl
     }
 }
 
-/// What an event can be about.
-enum Sought {
+/// The record that a target matches.
+enum Match {
     None,
     One(Box<Record>),
-    /// Several, and one of them is not over: to guess would be to resolve another's payment.
-    Several,
+    /// Several, and one of them is unfinished: guessing could resolve the wrong payment.
+    Ambiguous,
 }
 
-impl From<Option<Record>> for Sought {
+impl From<Option<Record>> for Match {
     fn from(found: Option<Record>) -> Self {
         found.map_or(Self::None, |record| Self::One(Box::new(record)))
     }
 }
 
-async fn find<S: Inspect>(store: &S, about: &About) -> Result<Sought> {
-    let found = match about {
-        About::Operation(id) => store.find(*id).await?,
-        About::Resource(id) => store.find_resource(id).await?,
-        About::Key {
+async fn find_record<S: Store>(store: &S, target: &NoticeTarget) -> Result<Match> {
+    let found = match target {
+        NoticeTarget::Operation(id) => store.find(*id).await?,
+        NoticeTarget::Resource(id) => store.find_resource(id).await?,
+        NoticeTarget::Key {
             tenant,
             key,
             operations,
@@ -202,15 +204,15 @@ async fn find<S: Inspect>(store: &S, about: &About) -> Result<Sought> {
     Ok(found.into())
 }
 
-async fn find_by_key<S: Inspect>(
+async fn find_by_key<S: Store>(
     store: &S,
     tenant: &str,
     key: &Key,
     operations: &[Box<str>],
-) -> Result<Sought> {
+) -> Result<Match> {
     let mut found = BTreeMap::new();
     for operation in operations {
-        // A name that no identity can have is nobody's.
+        // No record can have an invalid identity.
         let Ok(identity) = Identity::new(tenant, operation.clone(), key.clone()) else {
             continue;
         };
@@ -218,7 +220,7 @@ async fn find_by_key<S: Inspect>(
             let record = store
                 .find_identity(&identity.clone().scoped(scope))
                 .await?
-                // A key of the tenant's may stand for a command that this sender knows nothing of.
+                // A tenant-scoped key may belong to an operation that this sender may not report on.
                 .filter(|record| *record.identity.operation() == **operation);
             found.extend(record.map(|record| (record.id, record)));
         }
@@ -228,28 +230,28 @@ async fn find_by_key<S: Inspect>(
         State::Completed(_) | State::FailedRetryable { .. } | State::Expired { .. } => false,
     });
     if found.len() > 1 && unfinished {
-        return Ok(Sought::Several);
+        return Ok(Match::Ambiguous);
     }
     Ok(found.into_values().next_back().into())
 }
 
-fn contradicted(source: &str, record: &Record) {
+fn report_contradiction(source: &str, record: &Record) {
     metrics::counter!(meters::names::CONTRADICTED, "source" => source.to_owned()).increment(1);
     tracing::error!(
         source,
         id = %record.id,
         attempt = record.attempt,
         code = record.last_error.as_ref().map(Code::as_str),
-        "the provider says that an operation happened which was released as not executed; \
-         a retry may execute it a second time: look at it now"
+        "the provider reports an execution of a record that was released as not executed; \
+         a retry may execute it twice: check the record and the provider now"
     );
 }
 
 impl fmt::Debug for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Notice")
-            .field("about", &self.about)
-            .field("says", &self.says)
+            .field("target", &self.target)
+            .field("verdict", &self.verdict)
             .field("evidence_bytes", &self.evidence.len())
             .finish()
     }

@@ -1,4 +1,4 @@
-//! How the truth is found where the outcome is unknown.
+//! Reconciliation: how an application reports the outcome of an unknown record.
 
 use std::future::Future;
 use std::time::Duration;
@@ -6,76 +6,75 @@ use std::time::Duration;
 use bytes::Bytes;
 use semel_core::{Backoff, Code, Completion, Record};
 
-/// Looks where the effect would be, and says what is there. See the
-/// [crate's example](crate).
+/// Looks up the effect of a record at the provider. See the [crate's example](crate).
 ///
-/// A look changes nothing: it may be made several times, by several processes at once, and be
-/// dropped half-way. One that panics or takes too long has found nothing.
+/// A lookup must not change anything: several processes may run it at once, repeat it, or drop it
+/// half-way. A lookup that panics or times out counts as [`LookupResult::Unclear`].
 pub trait Reconcile: Send + Sync + 'static {
-    /// Looks for what became of an operation. Its [`id`](Record::id) gives the keys of the calls
-    /// it made ([`downstream_key`](semel_core::OperationId::downstream_key)); its
-    /// [`resource`](Record::resource) is what it may have created, where the executor said so.
-    fn look(&self, operation: &Record) -> impl Future<Output = Found> + Send;
+    /// Looks up what became of a record. Its [`id`](Record::id) gives the keys of the calls it
+    /// made ([`downstream_key`](semel_core::OperationId::downstream_key)); its
+    /// [`resource`](Record::resource) is what it may have created, where the executor named it.
+    fn look_up(&self, record: &Record) -> impl Future<Output = Lookup> + Send;
 }
 
-/// What one look found.
+/// One finished lookup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// What it means.
-    pub finding: Finding,
-    /// What was seen, for the operation's history: the provider's answer, an error's words.
+pub struct Lookup {
+    /// What the lookup established.
+    pub result: LookupResult,
+    /// Kept in the record's history: the provider's answer, or an error message.
     pub evidence: Bytes,
 }
 
-/// What is known after a look.
+/// What a lookup established.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Finding {
-    /// It happened, with success or with a final failure such as a decline.
+pub enum LookupResult {
+    /// The effect happened, with success or with a final failure such as a decline.
     Completed(Completion),
-    /// It is proven that it did not happen and never will. A provider that does not know it is no
-    /// such proof.
+    /// It is proven that the effect did not happen and never will. A 404 from the provider does
+    /// not prove that.
     NeverCreated(Code),
-    /// It is not there. It may still be on its way, so this releases the operation only where
-    /// [`downstream_idempotent`](Schedule::downstream_idempotent) is set; elsewhere it is kept as
-    /// evidence.
+    /// The provider has no trace of it, but the call may still arrive. Releases the record only
+    /// if [`downstream_idempotent`](Schedule::downstream_idempotent) is set; otherwise it is kept
+    /// as evidence.
     Absent(Code),
-    /// The look did not help.
+    /// The lookup failed or was inconclusive.
     Unclear(Code),
 }
 
-/// How often one command's unknowns are looked at.
+/// How often unknown records of one operation are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// The time between the first look and the second. It doubles from then on, less a jitter of
-    /// up to a quarter.
+    /// The interval between the first and the second lookup. It doubles from then on, less a
+    /// jitter of up to a quarter.
     pub every: Duration,
-    /// The longest time between two looks.
+    /// The longest interval between two lookups.
     pub max_every: Duration,
-    /// How many looks are made before the operation waits for a person.
+    /// The number of lookups before the record is dead-lettered.
     pub attempts: u32,
-    /// Whether every attempt of this command gives the provider the same key, and the provider
-    /// keeps it longer than anybody retries. Only then may "not found" release the operation:
-    /// a call that arrives late and the retry are one call to such a provider.
+    /// Whether every attempt of this operation sends the same key to the provider, and the
+    /// provider remembers it for longer than clients retry. Only then may "not found" release the
+    /// record: to such a provider, a late call and its retry are one call.
     pub downstream_idempotent: bool,
 }
 
-impl Finding {
-    /// A look that did not help.
+impl LookupResult {
+    /// An inconclusive lookup.
     pub fn unclear(code: &'static str) -> Self {
         Self::Unclear(code.into())
     }
 
-    /// The finding, with what was seen.
-    pub fn seen(self, evidence: impl Into<Bytes>) -> Found {
-        Found {
-            finding: self,
+    /// Adds the evidence.
+    pub fn seen(self, evidence: impl Into<Bytes>) -> Lookup {
+        Lookup {
+            result: self,
             evidence: evidence.into(),
         }
     }
 }
 
 impl Schedule {
-    /// When the next look is made.
+    /// The delay before the next lookup.
     pub fn backoff(self) -> Backoff {
         Backoff {
             every: self.every,
@@ -85,7 +84,7 @@ impl Schedule {
 }
 
 impl Default for Schedule {
-    /// The defaults of the gateway's configuration: twelve looks within about an hour.
+    /// The defaults of the gateway's configuration: twelve lookups within about an hour.
     fn default() -> Self {
         Self {
             every: Duration::from_secs(5),
@@ -96,9 +95,9 @@ impl Default for Schedule {
     }
 }
 
-/// Without anything seen.
-impl From<Finding> for Found {
-    fn from(finding: Finding) -> Self {
-        finding.seen(Bytes::new())
+/// Without evidence.
+impl From<LookupResult> for Lookup {
+    fn from(result: LookupResult) -> Self {
+        result.seen(Bytes::new())
     }
 }

@@ -1,4 +1,4 @@
-//! Which command's truth is found how, and the asking.
+//! The reconciliation strategy of each operation, and one lookup with it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,108 +9,107 @@ use std::time::Duration;
 
 use semel_core::store;
 use semel_core::transition::Fenced;
-use semel_core::{By, Code, Maintain, Record, Resolution, Resolve, State, Unresolved, Verdict};
+use semel_core::{Actor, Code, Record, Resolution, Resolve, State, Store, Unresolved, Verdict};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::field::Empty;
 use tracing::{Instrument as _, Span, error_span};
 
 use crate::meters;
-use crate::reconcile::{Finding, Found, Reconcile, Schedule};
+use crate::reconcile::{Lookup, LookupResult, Reconcile, Schedule};
 
-/// How long one look may take unless it is said otherwise. A provider that has not answered a
-/// lookup by then will not.
-pub const LOOK_MAX: Duration = Duration::from_secs(10);
+/// The default timeout of one lookup.
+pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Who looks on schedule, as histories call it.
+/// The actor of scheduled lookups in record histories.
 pub const RECONCILER: &str = "reconciler";
 
-/// The ways to find out, by command, and the store that hears the verdict. Clones are the same.
+/// The strategy of each operation, and the store that takes the verdicts. Clones share both.
 pub struct Reconcilers<S> {
     store: Arc<S>,
-    ways: Arc<BTreeMap<Box<str>, Way>>,
-    look_max: Duration,
+    strategies: Arc<BTreeMap<Box<str>, Strategy>>,
+    lookup_timeout: Duration,
 }
 
-/// What came of asking.
+/// The outcome of one reconciliation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Asked {
-    /// It had happened; the answer is stored.
+pub enum ReconcileOutcome {
+    /// The operation had executed; its response is stored.
     Completed,
-    /// It had not happened; the next request may execute.
+    /// The operation had not executed; the next request may execute it.
     Released,
-    /// Nobody knows yet, and why not.
+    /// The lookup was inconclusive, with the reason.
     StillUnknown(Code),
-    /// Somebody else found out meanwhile, and the verdict changed nothing.
+    /// The record was resolved meanwhile; this verdict changed nothing.
     Overtaken(Fenced),
-    /// Nobody can be asked about this command: only an event or a person can tell.
-    NoWay,
+    /// This operation has no lookup: only a webhook or an operator can resolve the record.
+    NoStrategy,
 }
 
-impl Asked {
-    /// For traces.
+impl ReconcileOutcome {
+    /// The value of the trace attribute `semel.decision`.
     fn as_str(&self) -> &'static str {
         match self {
             Self::Completed => "completed",
             Self::Released => "released",
             Self::StillUnknown(_) => "still_unknown",
             Self::Overtaken(_) => "overtaken",
-            Self::NoWay => "no_way",
+            Self::NoStrategy => "no_way",
         }
     }
 }
 
-/// Why a way was refused.
+/// Why a strategy was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The command has a way already.
-    #[error("{0} has a way to find out already; a command has one")]
+    /// The operation already has a strategy.
+    #[error("operation {0} already has a reconciliation strategy; remove one of the two")]
     Repeated(Box<str>),
-    /// An operation must have a name.
-    #[error("the operation is empty; name the command, for example create_payment")]
+    /// The operation name is empty.
+    #[error("the operation name is empty: name it, for example \"create_payment\"")]
     Unnamed,
-    /// No look would ever be made.
-    #[error("attempts is 0; at least one look is made before a person is asked")]
+    /// No lookup would ever run.
+    #[error("attempts is 0: at least one lookup must run before a record is dead-lettered")]
     NoAttempts,
-    /// Looks would follow each other without a pause.
-    #[error("every is 0; leave some time between two looks")]
+    /// Lookups would follow each other without a pause.
+    #[error("every is 0: set an interval between two lookups, for example 5s")]
     NoPause,
-    /// The first pause is longer than the longest.
-    #[error("every is {every:?}, longer than max_every, which is {max_every:?}")]
+    /// `every` is longer than `max_every`.
+    #[error("every ({every:?}) is longer than max_every ({max_every:?})")]
     Order {
-        /// The first pause.
+        /// The first interval.
         every: Duration,
-        /// The longest.
+        /// The longest interval.
         max_every: Duration,
     },
 }
 
 #[derive(Clone)]
-struct Way {
+struct Strategy {
     schedule: Schedule,
-    /// Nothing where only an event can tell.
-    look: Option<Arc<dyn Look>>,
+    /// `None` where only a webhook can resolve the record.
+    reconcile: Option<Arc<dyn DynReconcile>>,
 }
 
-/// [`Reconcile`] without its type.
-trait Look: Send + Sync {
-    fn look<'a>(
+/// [`Reconcile`], object-safe.
+trait DynReconcile: Send + Sync {
+    fn look_up<'a>(
         &'a self,
-        operation: &'a Record,
-    ) -> Pin<Box<dyn Future<Output = Found> + Send + 'a>>;
+        record: &'a Record,
+    ) -> Pin<Box<dyn Future<Output = Lookup> + Send + 'a>>;
 }
 
-impl<R: Reconcile> Look for R {
-    fn look<'a>(
+impl<R: Reconcile> DynReconcile for R {
+    fn look_up<'a>(
         &'a self,
-        operation: &'a Record,
-    ) -> Pin<Box<dyn Future<Output = Found> + Send + 'a>> {
-        Box::pin(Reconcile::look(self, operation))
+        record: &'a Record,
+    ) -> Pin<Box<dyn Future<Output = Lookup> + Send + 'a>> {
+        Box::pin(Reconcile::look_up(self, record))
     }
 }
 
 impl<S> Reconcilers<S> {
-    /// No way to find out about anything.
+    /// No strategies.
     pub fn new(store: S) -> Self {
         Self::over(Arc::new(store))
     }
@@ -118,30 +117,30 @@ impl<S> Reconcilers<S> {
     pub(crate) fn over(store: Arc<S>) -> Self {
         Self {
             store,
-            ways: Arc::default(),
-            look_max: LOOK_MAX,
+            strategies: Arc::default(),
+            lookup_timeout: LOOKUP_TIMEOUT,
         }
     }
 
-    /// Unknowns of this command are looked for, by `way`.
+    /// Unknown records of this operation are looked up with `reconcile`.
     ///
     /// # Errors
-    /// [`Error`] where the schedule cannot be kept, or the command has a way already.
-    pub fn by_looking(
+    /// [`Error`] if the schedule is invalid, or the operation already has a strategy.
+    pub fn poll_with(
         self,
         operation: impl Into<Box<str>>,
         schedule: Schedule,
-        way: impl Reconcile,
+        reconcile: impl Reconcile,
     ) -> Result<Self, Error> {
-        self.with(operation.into(), schedule, Some(Arc::new(way)))
+        self.with(operation.into(), schedule, Some(Arc::new(reconcile)))
     }
 
-    /// Unknowns of this command wait for an event that tells. No look is made; `attempts` pauses
-    /// pass before a person is asked. An event that comes later still resolves.
+    /// Unknown records of this operation wait for a webhook. No lookup runs; the record is
+    /// dead-lettered after `attempts` intervals. A webhook that arrives later still resolves it.
     ///
     /// # Errors
-    /// As [`by_looking`](Reconcilers::by_looking).
-    pub fn by_webhook(
+    /// As [`poll_with`](Reconcilers::poll_with).
+    pub fn wait_for_webhook(
         self,
         operation: impl Into<Box<str>>,
         schedule: Schedule,
@@ -149,33 +148,38 @@ impl<S> Reconcilers<S> {
         self.with(operation.into(), schedule, None)
     }
 
-    /// How long one look may take; [`LOOK_MAX`] unless it is said.
-    pub fn look_max(self, look_max: Duration) -> Self {
-        Self { look_max, ..self }
+    /// Sets the timeout of one lookup; the default is [`LOOKUP_TIMEOUT`].
+    pub fn lookup_timeout(self, lookup_timeout: Duration) -> Self {
+        Self {
+            lookup_timeout,
+            ..self
+        }
     }
 
-    /// The commands that have a way, in order.
+    /// The operations that have a strategy, in order.
     pub fn operations(&self) -> impl Iterator<Item = &str> {
-        self.ways.keys().map(|operation| &**operation)
+        self.strategies.keys().map(|operation| &**operation)
     }
 
-    /// How often a command's unknowns are looked at, where it has a way.
+    /// The schedule of an operation that has a strategy.
     pub fn schedule(&self, operation: &str) -> Option<Schedule> {
-        self.ways.get(operation).map(|way| way.schedule)
+        self.strategies
+            .get(operation)
+            .map(|strategy| strategy.schedule)
     }
 
-    /// Whether somebody can be asked about this command.
-    pub fn can_look(&self, operation: &str) -> bool {
-        self.ways
+    /// Whether records of this operation can be looked up.
+    pub fn can_look_up(&self, operation: &str) -> bool {
+        self.strategies
             .get(operation)
-            .is_some_and(|way| way.look.is_some())
+            .is_some_and(|strategy| strategy.reconcile.is_some())
     }
 
     fn with(
         mut self,
         operation: Box<str>,
         schedule: Schedule,
-        look: Option<Arc<dyn Look>>,
+        reconcile: Option<Arc<dyn DynReconcile>>,
     ) -> Result<Self, Error> {
         let Schedule {
             every,
@@ -195,90 +199,98 @@ impl<S> Reconcilers<S> {
         if every > max_every {
             return Err(Error::Order { every, max_every });
         }
-        let ways = Arc::make_mut(&mut self.ways);
-        if ways.contains_key(&operation) {
+        let strategies = Arc::make_mut(&mut self.strategies);
+        if strategies.contains_key(&operation) {
             return Err(Error::Repeated(operation));
         }
-        ways.insert(operation, Way { schedule, look });
+        strategies.insert(
+            operation,
+            Strategy {
+                schedule,
+                reconcile,
+            },
+        );
         Ok(self)
     }
 }
 
-impl<S: Maintain> Reconcilers<S> {
-    /// Looks for the outcome of an unknown operation, now, and passes the verdict. The worker asks
-    /// on schedule, an operator whenever they like; when the next look is due stays as it is in
-    /// `record`.
+impl<S: Store> Reconcilers<S> {
+    /// Looks up the outcome of an unknown record now, and resolves the record with it. The worker
+    /// calls this on schedule, an operator at any time; `reconcile_after` of `record` stays as it
+    /// is.
     ///
     /// # Errors
-    /// The look was made, and the store did not take the verdict, or did not say whether it did.
-    /// Asking again is safe.
+    /// The lookup ran, and the store did not accept the verdict or did not confirm it. Calling
+    /// this again is safe.
     ///
     /// # Cancellation
-    /// The look is given up. A verdict that is on its way may or may not be performed.
-    pub async fn ask(&self, record: &Record, by: By) -> store::Result<Asked> {
+    /// The lookup is abandoned. A verdict that was already sent may or may not be applied.
+    pub async fn reconcile(&self, record: &Record, by: Actor) -> store::Result<ReconcileOutcome> {
         let operation = record.identity.operation();
-        let way = self.ways.get(operation);
-        let Some((schedule, look)) = way.and_then(|way| Some((way.schedule, way.look.as_ref()?)))
+        let Some(Strategy {
+            schedule,
+            reconcile: Some(reconcile),
+        }) = self.strategies.get(operation)
         else {
-            return Ok(Asked::NoWay);
+            return Ok(ReconcileOutcome::NoStrategy);
         };
         let unresolved = match &record.state {
             State::Unknown(unresolved) => *unresolved,
             State::InProgress(_)
             | State::Completed(_)
             | State::FailedRetryable { .. }
-            | State::Expired { .. } => return Ok(Asked::Overtaken(Fenced::by(Some(record)))),
+            | State::Expired { .. } => {
+                return Ok(ReconcileOutcome::Overtaken(Fenced::by(Some(record))));
+            }
         };
         let span = span(record, unresolved);
-        let asking = self.pass_verdict(record, by, look, schedule, unresolved);
-        let asked = asking.instrument(span.clone()).await?;
-        span.record("semel.decision", asked.as_str());
-        Ok(asked)
+        let resolving = self.resolve(record, by, reconcile, *schedule, unresolved);
+        let outcome = resolving.instrument(span.clone()).await?;
+        span.record("semel.decision", outcome.as_str());
+        Ok(outcome)
     }
 
-    async fn pass_verdict(
+    async fn resolve(
         &self,
         record: &Record,
-        by: By,
-        look: &Arc<dyn Look>,
+        by: Actor,
+        reconcile: &Arc<dyn DynReconcile>,
         schedule: Schedule,
         unresolved: Unresolved,
-    ) -> store::Result<Asked> {
-        let Found { finding, evidence } = self.look(Arc::clone(look), record).await;
-        let (verdict, asked) = judge(finding, schedule, unresolved);
+    ) -> store::Result<ReconcileOutcome> {
+        let Lookup { result, evidence } = self.look_up(Arc::clone(reconcile), record).await;
+        let (verdict, outcome) = verdict(result, schedule, unresolved);
         let resolve = Resolve {
             fence: record.fence(),
             verdict,
             by,
             evidence: Some(evidence).filter(|seen| !seen.is_empty()),
         };
-        let asked = match self.store.resolve(resolve).await? {
-            Resolution::Applied => asked,
-            Resolution::Fenced(fenced) => Asked::Overtaken(fenced),
+        let outcome = match self.store.resolve(resolve).await? {
+            Resolution::Applied => outcome,
+            Resolution::Fenced(fenced) => ReconcileOutcome::Overtaken(fenced),
         };
-        report(record, &asked);
-        Ok(asked)
+        report(record, &outcome);
+        Ok(outcome)
     }
 
-    /// One look, in a task of its own: it may panic, hang or hold up its thread.
-    async fn look(&self, look: Arc<dyn Look>, record: &Record) -> Found {
+    /// Runs one lookup in its own task, because it may panic, hang or block its thread.
+    async fn look_up(&self, reconcile: Arc<dyn DynReconcile>, record: &Record) -> Lookup {
         let record = record.clone();
-        let looking = async move { look.look(&record).await };
-        let looking = tokio::spawn(looking.in_current_span());
-        let looking = AbortOnDropHandle::new(looking);
-        match tokio::time::timeout(self.look_max, looking).await {
-            Ok(Ok(found)) => found,
-            Ok(Err(error)) => {
-                Finding::unclear("reconcile_panicked").seen(format!("the look ended: {error}"))
-            }
-            Err(_) => Finding::unclear("reconcile_timed_out")
-                .seen(format!("no answer within {:?}", self.look_max)),
+        let lookup = async move { reconcile.look_up(&record).await };
+        let lookup = AbortOnDropHandle::new(tokio::spawn(lookup.in_current_span()));
+        match tokio::time::timeout(self.lookup_timeout, lookup).await {
+            Ok(Ok(lookup)) => lookup,
+            Ok(Err(error)) => LookupResult::unclear("reconcile_panicked")
+                .seen(format!("the lookup ended: {error}")),
+            Err(_) => LookupResult::unclear("reconcile_timed_out")
+                .seen(format!("no answer within {:?}", self.lookup_timeout)),
         }
     }
 }
 
-/// Around one look. Of the level of the worst line, so that no filter takes the operation from
-/// the lines that it lets through.
+/// The span of one lookup. It has level ERROR so that a filter which lets any of its events
+/// through also keeps the span.
 fn span(record: &Record, unresolved: Unresolved) -> Span {
     error_span!(
         "reconcile",
@@ -290,38 +302,46 @@ fn span(record: &Record, unresolved: Unresolved) -> Span {
     )
 }
 
-/// What a finding means for the record, and to the one who asked.
-fn judge(finding: Finding, schedule: Schedule, unresolved: Unresolved) -> (Verdict, Asked) {
+/// The verdict that a lookup justifies, and the outcome if the store applies it.
+fn verdict(
+    result: LookupResult,
+    schedule: Schedule,
+    unresolved: Unresolved,
+) -> (Verdict, ReconcileOutcome) {
     let still_unknown = |code: Code| {
         let verdict = Verdict::StillUnknown(code.clone(), unresolved.reconcile_after);
-        (verdict, Asked::StillUnknown(code))
+        (verdict, ReconcileOutcome::StillUnknown(code))
     };
-    match finding {
-        Finding::Completed(completion) => (Verdict::Completed(completion), Asked::Completed),
-        Finding::NeverCreated(code) => (Verdict::NotExecuted(code), Asked::Released),
-        // A late arrival would be the same call as the retry's.
-        Finding::Absent(code) if schedule.downstream_idempotent => {
-            (Verdict::NotExecuted(code), Asked::Released)
+    match result {
+        LookupResult::Completed(completion) => {
+            (Verdict::Completed(completion), ReconcileOutcome::Completed)
         }
-        Finding::Absent(code) | Finding::Unclear(code) => still_unknown(code),
+        LookupResult::NeverCreated(code) => {
+            (Verdict::NotExecuted(code), ReconcileOutcome::Released)
+        }
+        // If the call arrives late, the provider treats it and the retry as one.
+        LookupResult::Absent(code) if schedule.downstream_idempotent => {
+            (Verdict::NotExecuted(code), ReconcileOutcome::Released)
+        }
+        LookupResult::Absent(code) | LookupResult::Unclear(code) => still_unknown(code),
     }
 }
 
-fn report(record: &Record, asked: &Asked) {
+fn report(record: &Record, outcome: &ReconcileOutcome) {
     let (id, operation) = (record.id, record.identity.operation());
-    match asked {
-        Asked::Completed | Asked::Released => {
+    match outcome {
+        ReconcileOutcome::Completed | ReconcileOutcome::Released => {
             meters::count(meters::names::RESOLVED, operation);
-            tracing::info!(%id, operation, ?asked, "an unknown outcome was found");
+            tracing::info!(%id, operation, ?outcome, "resolved an unknown record");
         }
-        Asked::StillUnknown(code) => {
+        ReconcileOutcome::StillUnknown(code) => {
             meters::count(meters::names::FAILED, operation);
-            tracing::debug!(%id, operation, %code, "an outcome is still unknown");
+            tracing::debug!(%id, operation, %code, "the outcome is still unknown");
         }
-        Asked::Overtaken(fenced) => {
-            tracing::debug!(%id, operation, ?fenced, "somebody else found out meanwhile");
+        ReconcileOutcome::Overtaken(fenced) => {
+            tracing::debug!(%id, operation, ?fenced, "the record was resolved meanwhile");
         }
-        Asked::NoWay => {}
+        ReconcileOutcome::NoStrategy => {}
     }
 }
 
@@ -329,8 +349,8 @@ impl<S> Clone for Reconcilers<S> {
     fn clone(&self) -> Self {
         Self {
             store: Arc::clone(&self.store),
-            ways: Arc::clone(&self.ways),
-            look_max: self.look_max,
+            strategies: Arc::clone(&self.strategies),
+            lookup_timeout: self.lookup_timeout,
         }
     }
 }

@@ -1,27 +1,27 @@
-//! The relay: events that an application wrote, on their way to a broker.
+//! The relay publishes the events of an outbox to a broker.
 //!
 //! `Outbox::claim_events → Sink::publish → (the broker confirms) → Outbox::mark_sent`
 //!
 //! An event is published at least once, under one id. Within an aggregate the next is handed to
 //! the sink only after the one before was confirmed; aggregates do not wait for each other.
 //!
-//! **Invariant:** an event is removed only after the broker confirmed it, or a person is told.
+//! **Invariant:** an event is removed only after the broker confirmed it; a refused event is set
+//! aside for an operator.
 //!
-//! **Invariant:** a broker that is away is no event's fault: however long it takes, nothing is
-//! counted and nothing is set aside.
+//! **Invariant:** while the broker is unavailable, no try is counted and no event is set aside.
 //!
 //! **Invariant:** nothing is handed to the sink later than half a lease after the claim that
-//! returned it, and nothing is waited for longer than three quarters. So two relays do not
-//! publish at once, unless one of them stands still for longer than the rest of its lease, in
-//! the middle of handing over an event. What it can do then is repeat what it had claimed.
+//! returned it, and the relay waits for confirmations no longer than three quarters of it. So two
+//! relays do not publish at once, unless one of them is paused for the rest of its lease while it
+//! hands over an event; it then repeats events that it had claimed.
 //!
 //! ```
 //! use std::sync::Arc;
 //! use semel_core::outbox::{Event, Publishing, Sink};
-//! use semel_core::{Chore as _, Memory, Outbox as _};
+//! use semel_core::{BackgroundJob as _, Memory, Store as _};
 //! use semel_worker::Relay;
 //!
-//! /// Whatever is published to it is printed.
+//! /// Prints the events.
 //! struct Console;
 //!
 //! impl Sink for Console {
@@ -37,10 +37,10 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let store = Memory::default();
 //! store.publish(Event::new("payment.created", "payment/pay_789", "{}")?);
-//! // A worker repeats this: `Worker::new(store).also(Arc::new(relay))`.
+//! // A worker repeats this: `Worker::new(store).with_job(Arc::new(relay))`.
 //! let relay = Relay::new(store.clone(), Arc::new(Console));
 //! relay.round().await?;
-//! assert_eq!(store.backlog().await?.waiting, 0);
+//! assert_eq!(store.outbox_backlog().await?.waiting, 0);
 //! # Ok(())
 //! # }
 //! ```
@@ -56,17 +56,17 @@ use std::time::Duration;
 
 use semel_core::outbox::{EventId, Refused};
 use semel_core::store::MAX_BATCH;
-use semel_core::{Backoff, Chore, OperationId, Outbox, Owner, Sink, chore};
+use semel_core::{BackgroundJob, Backoff, OperationId, Owner, Sink, Store, background_job};
 
 pub use gauge::BacklogGauge;
 
-/// What a relay is called in metrics and logs.
+/// The job's name in metrics and logs.
 pub const RELAY: &str = "outbox_relay";
 
-/// The shortest lease: its half must outlast a store that is slow for a moment.
+/// The shortest lease: half of it must outlast a short delay of the store.
 pub const MIN_LEASE: Duration = Duration::from_secs(2);
 
-/// Publishes what is in an outbox. Of all relays of one outbox one works, and the others stand by.
+/// Publishes the events of an outbox. One relay per outbox holds the lease; the others stand by.
 pub struct Relay<S> {
     store: S,
     sink: Arc<dyn Sink>,
@@ -77,23 +77,23 @@ pub struct Relay<S> {
     max_tries: u32,
     backoff: Backoff,
     every: Duration,
-    /// Confirmed, and not removed because the store failed then: to be removed first of all.
+    /// Confirmed by the broker but not yet removed, because the store failed: removed first.
     unmarked: Mutex<Vec<EventId>>,
     hasher: RandomState,
 }
 
-impl<S: Outbox> Relay<S> {
-    /// From this outbox to that broker.
+impl<S: Store> Relay<S> {
+    /// A relay from this outbox to this sink.
     pub fn new(store: S, sink: Arc<dyn Sink>) -> Self {
         Self {
             store,
             sink,
             owner: Owner::from(format!("relay-{}", OperationId::generate())),
             batch: MAX_BATCH,
-            // A crashed relay is missed for as long.
+            // Nothing is published for this long after a crash.
             lease: Duration::from_secs(30),
             in_flight: 256,
-            // With this backoff a refused event has its last try an hour after its first.
+            // With this backoff the last try is an hour after the first.
             max_tries: 20,
             backoff: Backoff {
                 every: Duration::from_secs(2),
@@ -105,8 +105,8 @@ impl<S: Outbox> Relay<S> {
         }
     }
 
-    /// What this relay is called in the store; a name of its own unless it is told. Two relays
-    /// with one name publish at once, and out of order.
+    /// The lease owner in the store; a random name by default. Two relays with the same name
+    /// publish at once, and out of order.
     pub fn owner(self, owner: impl Into<Owner>) -> Self {
         Self {
             owner: owner.into(),
@@ -122,8 +122,8 @@ impl<S: Outbox> Relay<S> {
         }
     }
 
-    /// How long another relay waits for this one after its last claim; at least [`MIN_LEASE`].
-    /// Longer than twice what the sink takes to give up on one event.
+    /// How long other relays wait after the last claim of this one; at least [`MIN_LEASE`]. Set it
+    /// longer than twice the sink's timeout.
     pub fn lease(self, lease: Duration) -> Self {
         Self {
             lease: lease.max(MIN_LEASE),
@@ -131,7 +131,7 @@ impl<S: Outbox> Relay<S> {
         }
     }
 
-    /// The most events that wait for the broker's confirmation at once; at least 1.
+    /// The most unconfirmed events; at least 1.
     pub fn in_flight(self, in_flight: usize) -> Self {
         Self {
             in_flight: in_flight.max(1),
@@ -139,7 +139,7 @@ impl<S: Outbox> Relay<S> {
         }
     }
 
-    /// How often an event is refused before it is set aside; at least once.
+    /// How often the broker may refuse an event before it is set aside; at least 1.
     pub fn max_tries(self, max_tries: u32) -> Self {
         Self {
             max_tries: max_tries.max(1),
@@ -152,7 +152,7 @@ impl<S: Outbox> Relay<S> {
         Self { backoff, ..self }
     }
 
-    /// How long an event waits at most before an idle relay sees it.
+    /// The polling interval of an idle relay.
     pub fn every(self, every: Duration) -> Self {
         Self { every, ..self }
     }
@@ -167,7 +167,7 @@ impl<S: Outbox> Relay<S> {
     }
 }
 
-impl<S: Outbox> Chore for Relay<S> {
+impl<S: Store> BackgroundJob for Relay<S> {
     fn name(&self) -> &'static str {
         RELAY
     }
@@ -176,22 +176,22 @@ impl<S: Outbox> Chore for Relay<S> {
         self.every
     }
 
-    fn round(&self) -> chore::Round<'_> {
+    fn round(&self) -> background_job::Round<'_> {
         Box::pin(round::run(self))
     }
 
-    /// Hands the outbox over, so that nobody waits for the rest of the lease.
-    fn stop(&self) -> chore::Stop<'_> {
+    /// Gives the lease back, so that the next relay starts at once.
+    fn stop(&self) -> background_job::Stop<'_> {
         Box::pin(async {
-            // Before anybody else may publish them again.
+            // First, because the next relay would publish them again.
             let unmarked = self.take_unmarked();
             if !unmarked.is_empty()
                 && let Err(error) = self.store.mark_sent(unmarked).await
             {
-                tracing::warn!(%error, "published events could not be removed; they are published again");
+                tracing::warn!(%error, "published events could not be removed; the next relay publishes them again");
             }
-            if let Err(error) = self.store.stand_down(self.owner.clone()).await {
-                tracing::warn!(%error, "the outbox could not be handed over; the next relay waits for the lease");
+            if let Err(error) = self.store.release_relay(self.owner.clone()).await {
+                tracing::warn!(%error, "the lease could not be given back; the next relay waits until it expires");
             }
         })
     }
@@ -211,7 +211,7 @@ impl<S> fmt::Debug for Relay<S> {
     }
 }
 
-/// The broker's words as the error of a round: it is not the store that failed.
+/// The broker's error as the error of a round.
 fn unavailable(refused: Refused) -> semel_core::Error {
     semel_core::Error::Unavailable {
         reason: refused.to_string().into(),

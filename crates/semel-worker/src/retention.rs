@@ -1,13 +1,12 @@
-//! Letting go of what has had its time, without disturbing traffic.
+//! Removes expired data in batches small enough not to delay requests.
 //!
-//! Unfinished records have no time: what is in progress or unknown is never let go of. That is the
-//! store's rule; here is only the pace.
+//! The store decides what is expired; records that are in progress or unknown never are.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use semel_core::Store;
 use semel_core::store::Result;
-use semel_core::{Inbox, Inspect, Maintain, Store};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -15,16 +14,17 @@ use crate::meters::names;
 use crate::rounds::Retained;
 use crate::runner::Worker;
 
-/// A batch that takes longer than this holds up the requests behind it, and is made smaller.
+/// A batch that takes longer than this delays the requests behind it; the next one is halved.
 const TOO_LONG: Duration = Duration::from_millis(50);
 
-/// A full batch that takes no longer than this may be twice as large and still be short.
+/// After a full batch that took no longer than this, the next one is doubled.
 const SHORT: Duration = Duration::from_millis(20);
 
-/// The pause after a batch, in batches: at most a fifth of the store's time goes into this.
+/// The pause after a batch, as a multiple of its duration: retention takes at most a fifth of the
+/// store's time.
 const PAUSES: u32 = 4;
 
-/// What has its time.
+/// The kinds of expiring data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Expired,
@@ -33,7 +33,7 @@ enum Kind {
     Message,
 }
 
-/// How large the next batch of each kind is; 0 before the first.
+/// The size of the next batch of each kind; 0 before the first.
 #[derive(Debug, Default)]
 pub(crate) struct Sizes([AtomicUsize; 4]);
 
@@ -50,7 +50,7 @@ impl Kind {
     }
 }
 
-impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
+impl<S: Store> Worker<S> {
     /// One batch of each kind, and a pause after each that ends early when the process stops.
     pub(crate) async fn retain(&self, shutdown: &CancellationToken) -> Result<Retained> {
         let mut round = Retained::default();
@@ -61,26 +61,26 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
                 limit => limit,
             };
             let began = Instant::now();
-            let gone = self.let_go(kind, limit).await;
+            let removed = self.remove_batch(kind, limit).await;
             let took = began.elapsed();
             size.store(
-                next_size(limit, self.pace.retain_batch, took, &gone),
+                next_size(limit, self.pace.retain_batch, took, &removed),
                 Ordering::Relaxed,
             );
-            // One kind that fails does not keep the others.
-            let gone = gone.unwrap_or_else(|error| {
+            // A failure of one kind does not stop the others.
+            let removed = removed.unwrap_or_else(|error| {
                 failed = Some(error);
                 0
             });
-            round.more |= gone >= limit;
+            round.more |= removed >= limit;
             match kind {
-                Kind::Expired => round.expired = gone,
-                Kind::Body => round.bodies = gone,
-                Kind::Tombstone => round.tombstones = gone,
-                Kind::Message => round.messages = gone,
+                Kind::Expired => round.expired = removed,
+                Kind::Body => round.bodies = removed,
+                Kind::Tombstone => round.tombstones = removed,
+                Kind::Message => round.messages = removed,
             }
-            if gone > 0 {
-                metrics::counter!(names::PRUNED, "what" => kind.label()).increment(gone as u64);
+            if removed > 0 {
+                metrics::counter!(names::PRUNED, "what" => kind.label()).increment(removed as u64);
             }
             let pause = tokio::time::sleep(took.saturating_mul(PAUSES));
             if shutdown.run_until_cancelled(pause).await.is_none() {
@@ -90,22 +90,21 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
         failed.map_or(Ok(round), Err)
     }
 
-    async fn let_go(&self, kind: Kind, limit: usize) -> Result<usize> {
+    async fn remove_batch(&self, kind: Kind, limit: usize) -> Result<usize> {
         match kind {
             Kind::Expired => self.store.expire(limit).await,
             Kind::Body => self.store.drop_bodies(limit).await,
             Kind::Tombstone => self.store.purge(limit).await,
-            Kind::Message => self.store.forget(limit).await,
+            Kind::Message => self.store.forget_messages(limit).await,
         }
     }
 }
 
-/// Half of a batch that took too long, twice a full one that was short. A batch that failed late
-/// was too large, too, as far as anybody knows.
-fn next_size(limit: usize, largest: usize, took: Duration, gone: &Result<usize>) -> usize {
+/// Halves after a slow batch, failed or not; doubles after a fast full one.
+fn next_size(limit: usize, largest: usize, took: Duration, removed: &Result<usize>) -> usize {
     if took > TOO_LONG {
         (limit / 2).max(1)
-    } else if took <= SHORT && gone.as_ref().is_ok_and(|gone| *gone >= limit) {
+    } else if took <= SHORT && removed.as_ref().is_ok_and(|removed| *removed >= limit) {
         limit.saturating_mul(2).min(largest)
     } else {
         limit.min(largest)
@@ -119,18 +118,18 @@ mod tests {
     #[test]
     fn a_slow_batch_is_halved_and_grows_back() {
         let ms = Duration::from_millis;
-        for (limit, took, gone, next) in [
+        for (limit, took, removed, next) in [
             (200, 51, 200, 100),
             (200, 51, 0, 100),
             (1, 51, 1, 1),
             (100, 50, 100, 100),
             (100, 20, 100, 200),
             (150, 20, 150, 200),
-            // Few were due: how long many would take is not known.
+            // The batch was not full, so its duration says nothing about a larger one.
             (100, 20, 99, 100),
         ] {
             assert_eq!(
-                next_size(limit, 200, ms(took), &Ok(gone)),
+                next_size(limit, 200, ms(took), &Ok(removed)),
                 next,
                 "{limit} {took}"
             );

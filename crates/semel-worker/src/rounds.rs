@@ -1,77 +1,75 @@
-//! One round of each job: what the worker repeats, and whoever wants it done now calls.
+//! One round of each job. The worker repeats them; tests and tools call them directly.
 
 use semel_core::inbox::Parked;
-use semel_core::store::{Result, Which};
-use semel_core::{
-    By, Code, Inbox, Inspect, Maintain, Record, Resolution, State, Store, Unresolved,
-};
+use semel_core::store::{OperationFilter, Result};
+use semel_core::{Actor, Code, Record, Resolution, State, Store, Unresolved};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::meters::{OTHER, names};
 use crate::notice::{self, Applied, Notice};
 use crate::reconcile::Schedule;
-use crate::reconcilers::{Asked, RECONCILER};
+use crate::reconcilers::{RECONCILER, ReconcileOutcome};
 use crate::runner::Worker;
 
-/// What a round of sweeping did.
+/// The result of one sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Swept {
-    /// Executions whose owner fell silent, and whose outcome is unknown from now on.
+    /// Records whose lease expired, and whose outcome is now unknown.
     pub swept: usize,
 }
 
-/// What a round of reconciling did.
+/// The result of one round of reconciliation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reconciled {
-    /// Unknowns that were due, and claimed.
+    /// Unknown records that were due, and claimed.
     pub claimed: usize,
-    /// Those that had happened.
+    /// Resolved as completed.
     pub completed: usize,
-    /// Those that had not.
+    /// Released: not executed.
     pub released: usize,
-    /// Those that nobody knows about yet.
+    /// Still unknown.
     pub still_unknown: usize,
-    /// Those about which somebody else found out meanwhile.
+    /// Resolved by another process meanwhile.
     pub overtaken: usize,
-    /// Those that now wait for a person.
+    /// Moved to the dead letters.
     pub dead_lettered: usize,
 }
 
-/// What a round over the parked events did.
+/// The result of one round over the parked webhook events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delivered {
-    /// Events whose time had come.
+    /// Events that were due, and claimed.
     pub claimed: usize,
-    /// Those that resolved an operation.
+    /// Those that resolved a record.
     pub resolved: usize,
-    /// Those about which nothing was left to be done.
+    /// Those whose record was already settled.
     pub moot: usize,
-    /// Those that contradict what was believed.
+    /// Those that contradict a release.
     pub contradicted: usize,
-    /// Those that wait on.
+    /// Those that stay parked.
     pub parked: usize,
-    /// Those that nothing could be made of until the end.
+    /// Those that were given up after their last try.
     pub given_up: usize,
 }
 
-/// What a round of retention did.
+/// The result of one round of retention.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retained {
-    /// Replay windows that ended.
+    /// Records that expired.
     pub expired: usize,
-    /// Bodies that went before the rest.
+    /// Bodies that were dropped.
     pub bodies: usize,
-    /// Tombstones that went.
+    /// Tombstones that were purged.
     pub tombstones: usize,
-    /// Events that were forgotten.
+    /// Inbox messages that were forgotten.
     pub messages: usize,
-    /// Whether there is more to be done at once.
+    /// Whether a batch was full, so that more is due now.
     pub more: bool,
 }
 
-/// What became of one claimed operation.
-enum Became {
+/// The result for one claimed record.
+enum RecordResult {
     Completed,
     Released,
     StillUnknown,
@@ -79,62 +77,62 @@ enum Became {
     DeadLettered,
 }
 
-impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
-    /// Turns one batch of executions whose owner fell silent into unknowns.
+impl<S: Store> Worker<S> {
+    /// Marks one batch of records with an expired lease as unknown.
     ///
     /// # Errors
-    /// The store could not do it; the next round finds the rest.
+    /// The store failed; the next round continues.
     ///
     /// # Cancellation
     /// As for [`Store`].
     pub async fn sweep_once(&self) -> Result<Swept> {
         let swept = self.store.sweep(self.pace.sweep_batch).await?;
         for fence in &swept {
-            // Which command it was is good to know, and not worth an error.
+            // Only for the metric and the log line, so a failed read is not an error.
             let record = self.store.find(fence.id).await.ok().flatten();
             let operation = record.as_ref().map(|record| record.identity.operation());
             let operation = operation.unwrap_or(OTHER);
             self.labels.count(names::ZOMBIE, operation);
-            tracing::warn!(id = %fence.id, attempt = fence.attempt, operation, "an owner fell silent; the outcome is unknown");
+            tracing::warn!(id = %fence.id, attempt = fence.attempt, operation, "a lease expired without a result; the outcome is unknown");
         }
         Ok(Swept { swept: swept.len() })
     }
 
-    /// Claims one batch of due unknowns of each command, and looks for the outcome of each. What
-    /// stays unknown after its last look waits for a person from then on, and so does at once
-    /// what nobody can be asked about.
+    /// Claims one batch of due unknown records of each operation and looks up the outcome of each.
+    /// Dead-letters records that are still unknown after the last lookup, and, at once, records of
+    /// operations without a strategy.
     ///
     /// # Errors
-    /// The store failed with some of them; they come due again.
+    /// The store failed for some of them; they come due again.
     ///
     /// # Cancellation
-    /// Looks are given up, and come due again.
+    /// Lookups are abandoned, and come due again.
     pub async fn reconcile_once(&self) -> Result<Reconciled> {
         let mut rounds = JoinSet::new();
         for operation in self.reconcilers.operations() {
             let (worker, operation) = (self.clone(), Box::from(operation));
             rounds.spawn(async move { worker.reconcile(&operation).await });
         }
-        let mut whole = self.dead_letter_others().await;
+        let mut total = self.dead_letter_others().await;
         while let Some(round) = rounds.join_next().await {
-            let round = round.unwrap_or_else(resume);
-            whole = merge(whole, round);
+            let round = round.unwrap_or_else(resume_panic);
+            total = merge(total, round);
         }
-        whole
+        total
     }
 
-    /// One batch of one command's unknowns. No more are claimed than are looked at at once: a
-    /// claim that waits for its look would come due again meanwhile.
+    /// One batch of one operation's unknown records. Claims no more than it looks up at once: a
+    /// claimed record that waits for its lookup would come due again meanwhile.
     pub(crate) async fn reconcile(&self, operation: &str) -> Result<Reconciled> {
         let Some(schedule) = self.reconcilers.schedule(operation) else {
             return Ok(Reconciled::default());
         };
-        let which = Which::Only(operation.into());
+        let which = OperationFilter::Only(operation.into());
         let claimed = self
             .store
-            .claim_due(which, schedule.backoff(), self.pace.looks)
+            .claim_due(which, schedule.backoff(), self.pace.lookups)
             .await?;
-        let mut looks = JoinSet::new();
+        let mut lookups = JoinSet::new();
         let mut round = Ok(Reconciled {
             claimed: claimed.len(),
             ..Reconciled::default()
@@ -142,41 +140,45 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
         for record in claimed {
             self.labels.count(names::SCHEDULED, operation);
             let worker = self.clone();
-            looks.spawn(async move { worker.look_at(&record, schedule).await });
+            lookups.spawn(async move { worker.reconcile_record(&record, schedule).await });
         }
-        while let Some(became) = looks.join_next().await {
-            let became = became.unwrap_or_else(resume);
-            round = merge(round, became.map(Reconciled::from));
+        while let Some(result) = lookups.join_next().await {
+            let result = result.unwrap_or_else(resume_panic);
+            round = merge(round, result.map(Reconciled::from));
         }
         round
     }
 
-    /// Asks about one claimed operation; after its last look it is set aside.
-    async fn look_at(&self, record: &Record, schedule: Schedule) -> Result<Became> {
-        let made = tries(record);
-        let asked = self.reconcilers.ask(record, By::from(RECONCILER)).await?;
-        let last = match asked {
-            Asked::Completed => return Ok(Became::Completed),
-            Asked::Released => return Ok(Became::Released),
-            Asked::Overtaken(_) => return Ok(Became::Overtaken),
-            Asked::StillUnknown(_) => made >= schedule.attempts,
-            // It waits for an event: not the looks count, but the pauses between them.
-            Asked::NoWay => made > schedule.attempts,
+    /// Looks up one claimed record; dead-letters it after the last lookup.
+    async fn reconcile_record(&self, record: &Record, schedule: Schedule) -> Result<RecordResult> {
+        let attempts = reconcile_attempts(record);
+        let outcome = self
+            .reconcilers
+            .reconcile(record, Actor::from(RECONCILER))
+            .await?;
+        let last = match outcome {
+            ReconcileOutcome::Completed => return Ok(RecordResult::Completed),
+            ReconcileOutcome::Released => return Ok(RecordResult::Released),
+            ReconcileOutcome::Overtaken(_) => return Ok(RecordResult::Overtaken),
+            ReconcileOutcome::StillUnknown(_) => attempts >= schedule.attempts,
+            // It waits for a webhook: not the lookups count, but the intervals between them.
+            ReconcileOutcome::NoStrategy => attempts > schedule.attempts,
         };
         if last {
-            self.set_aside(record, "reconcile_attempts_exhausted").await
+            self.dead_letter(record, "reconcile_attempts_exhausted")
+                .await
         } else {
-            Ok(Became::StillUnknown)
+            Ok(RecordResult::StillUnknown)
         }
     }
 
-    /// One batch of unknowns that nobody can be asked about.
+    /// One batch of unknown records without a strategy.
     pub(crate) async fn dead_letter_others(&self) -> Result<Reconciled> {
-        if !self.others {
+        if !self.other_operations {
             return Ok(Reconciled::default());
         }
         let named: Vec<Box<str>> = self.reconcilers.operations().map(Box::from).collect();
-        let which = Which::AllBut(named.into());
+        let which = OperationFilter::AllBut(named.into());
         let backoff = Schedule::default().backoff();
         let claimed = self
             .store
@@ -187,13 +189,13 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
             ..Reconciled::default()
         });
         for record in &claimed {
-            let became = self.set_aside(record, "no_way_to_find_out").await;
-            round = merge(round, became.map(Reconciled::from));
+            let result = self.dead_letter(record, "no_way_to_find_out").await;
+            round = merge(round, result.map(Reconciled::from));
         }
         round
     }
 
-    async fn set_aside(&self, record: &Record, code: &'static str) -> Result<Became> {
+    async fn dead_letter(&self, record: &Record, code: &'static str) -> Result<RecordResult> {
         let (id, operation) = (record.id, record.identity.operation());
         match self
             .store
@@ -202,17 +204,17 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
         {
             Resolution::Applied => {
                 self.labels.count(names::DEAD_LETTER, operation);
-                tracing::error!(%id, operation, code, "an outcome could not be found out; it waits for a person");
-                Ok(Became::DeadLettered)
+                tracing::error!(%id, operation, code, "the outcome could not be determined; the record is dead-lettered and waits for an operator");
+                Ok(RecordResult::DeadLettered)
             }
-            Resolution::Fenced(_) => Ok(Became::Overtaken),
+            Resolution::Fenced(_) => Ok(RecordResult::Overtaken),
         }
     }
 
-    /// Looks once more at one batch of the events that nothing could be made of before.
+    /// Retries one batch of parked webhook events.
     ///
     /// # Errors
-    /// The store failed with some of them; they come due again.
+    /// The store failed for some of them; they come due again.
     ///
     /// # Cancellation
     /// As for [`Store`].
@@ -239,39 +241,39 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
         failed.map_or(Ok(round), Err)
     }
 
-    /// What becomes of one event; nothing where it is given up.
+    /// Applies one event; `None` if it is given up.
     async fn deliver(&self, parked: &Parked) -> Result<Option<Applied>> {
         let (source, id) = (&*parked.message.source, &*parked.message.id);
         let why = match Notice::from_bytes(&parked.message.payload) {
             Ok(notice) => match notice::apply(&*self.store, source, &notice).await? {
                 Applied::Parked if parked.tries >= self.pace.redeliver_tries => {
-                    "nothing came of it in all its tries".to_owned()
+                    "no matching record in all its tries".to_owned()
                 }
                 Applied::Parked => return Ok(Some(Applied::Parked)),
                 applied @ (Applied::Resolved | Applied::Moot | Applied::Contradicted) => {
-                    self.store.settle(source, id).await?;
+                    self.store.settle_message(source, id).await?;
                     return Ok(Some(applied));
                 }
             },
             Err(error) => error.to_string(),
         };
-        self.store.settle(source, id).await?;
+        self.store.settle_message(source, id).await?;
         metrics::counter!(names::GIVEN_UP, "source" => source.to_owned()).increment(1);
         tracing::error!(
             source,
             message = id,
             tries = parked.tries,
             why,
-            "an event was given up"
+            "gave up on a webhook event"
         );
         Ok(None)
     }
 
-    /// Lets go of one batch of each kind of thing whose time is over. Between two batches it
-    /// pauses, so this takes five times as long as the store is busy.
+    /// Removes one batch of each kind of expired data. It pauses after each batch, so this takes
+    /// five times as long as the store is busy.
     ///
     /// # Errors
-    /// The store could not do it; the next round finds the rest.
+    /// The store failed; the next round continues.
     ///
     /// # Cancellation
     /// As for [`Store`].
@@ -279,22 +281,22 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
         self.retain(&CancellationToken::new()).await
     }
 
-    /// Shows how things stand in the gauges.
+    /// Updates the gauges.
     ///
     /// # Errors
-    /// The store could not say; the gauges stay as they are.
+    /// The store failed; the gauges keep their values.
     ///
     /// # Cancellation
-    /// Nothing is shown.
+    /// The gauges keep their values.
     pub async fn measure_once(&self) -> Result<()> {
-        let standings = self.store.standing().await?;
-        self.labels.show(&standings, self.store.clock().now());
+        let counts = self.store.count_unfinished().await?;
+        self.labels.set_gauges(&counts, self.store.clock().now());
         Ok(())
     }
 }
 
-/// How many looks have been made, or pauses begun, the present one included.
-fn tries(record: &Record) -> u32 {
+/// The number of lookups, or intervals, up to and including the current one.
+fn reconcile_attempts(record: &Record) -> u32 {
     match &record.state {
         State::Unknown(Unresolved {
             reconcile_attempts, ..
@@ -306,7 +308,7 @@ fn tries(record: &Record) -> u32 {
     }
 }
 
-/// Both, or the first error: what failed comes due again, and the rest is done.
+/// The sum, or the first error.
 fn merge(a: Result<Reconciled>, b: Result<Reconciled>) -> Result<Reconciled> {
     let (a, b) = (a?, b?);
     Ok(Reconciled {
@@ -319,9 +321,9 @@ fn merge(a: Result<Reconciled>, b: Result<Reconciled>) -> Result<Reconciled> {
     })
 }
 
-/// A panic of a part is a panic of the whole, which the runner reports. Nothing else ends these
-/// tasks: they are aborted only when the whole is dropped.
-fn resume<T>(error: tokio::task::JoinError) -> T {
+/// Propagates the panic of a task to the round, which the runner reports. These tasks are aborted
+/// only when the round is dropped.
+fn resume_panic<T>(error: tokio::task::JoinError) -> T {
     std::panic::resume_unwind(
         error
             .try_into_panic()
@@ -329,15 +331,15 @@ fn resume<T>(error: tokio::task::JoinError) -> T {
     )
 }
 
-impl From<Became> for Reconciled {
-    fn from(became: Became) -> Self {
+impl From<RecordResult> for Reconciled {
+    fn from(result: RecordResult) -> Self {
         let mut one = Self::default();
-        match became {
-            Became::Completed => one.completed = 1,
-            Became::Released => one.released = 1,
-            Became::StillUnknown => one.still_unknown = 1,
-            Became::Overtaken => one.overtaken = 1,
-            Became::DeadLettered => one.dead_lettered = 1,
+        match result {
+            RecordResult::Completed => one.completed = 1,
+            RecordResult::Released => one.released = 1,
+            RecordResult::StillUnknown => one.still_unknown = 1,
+            RecordResult::Overtaken => one.overtaken = 1,
+            RecordResult::DeadLettered => one.dead_lettered = 1,
         }
         one
     }

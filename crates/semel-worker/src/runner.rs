@@ -1,4 +1,4 @@
-//! The worker: every job in a loop of its own.
+//! The worker: every job runs in its own loop.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use semel_core::outbox::Refused;
 use semel_core::store::{MAX_BATCH, Result};
-use semel_core::{Backoff, Chore, Inbox, Inspect, Maintain, OperationId, Store};
+use semel_core::{BackgroundJob, Backoff, OperationId, Store};
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::AbortOnDropHandle;
@@ -15,49 +15,51 @@ use crate::meters::{Labels, names};
 use crate::reconcilers::Reconcilers;
 use crate::retention::Sizes;
 
-/// How fast the jobs go. An interval is what passes after a round that found little; after a full
-/// one the next begins at once. Each is shortened by a jitter of up to a quarter.
+/// Intervals and batch sizes of the jobs. An interval passes after a round with a partial batch;
+/// after a full batch the next round starts at once. Each interval is shortened by a jitter of up
+/// to a quarter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// Between two sweeps: how long after its lease a silent owner is noticed.
+    /// Between two sweeps: how soon an expired lease is noticed.
     pub sweep: Duration,
-    /// The most executions that one sweep takes from their owners, and the most unknowns that are
-    /// set aside at once.
+    /// The most records in one sweep, and the most records without a strategy that are
+    /// dead-lettered in one round.
     pub sweep_batch: usize,
-    /// Between two claims of due unknowns.
+    /// Between two claims of due unknown records.
     pub reconcile: Duration,
-    /// The most looks at once, for each command: a provider that hangs holds up its own only.
-    pub looks: usize,
-    /// Between two looks at the parked events.
+    /// The most concurrent lookups per operation: a provider that hangs delays only its own.
+    pub lookups: usize,
+    /// Between two rounds over the parked webhook events.
     pub deliver: Duration,
     /// The most parked events in one round.
     pub deliver_batch: usize,
-    /// When one parked event is looked at again.
+    /// The backoff of one parked event.
     pub redeliver: Backoff,
-    /// How often a parked event is looked at before it is given up.
+    /// How often a parked event is tried before it is given up.
     pub redeliver_tries: u32,
     /// Between two rounds of retention.
     pub retain: Duration,
-    /// The most that one batch of retention lets go of. A slow store gets smaller ones.
+    /// The largest batch of retention. A slow store gets smaller ones.
     pub retain_batch: usize,
-    /// Between two looks at how things stand.
+    /// Between two updates of the gauges.
     pub measure: Duration,
-    /// The longest pause while the store is failing. It doubles from the interval up to here.
-    pub outage: Duration,
-    /// How long a round that is under way may go on when the process stops.
-    pub patience: Duration,
+    /// The longest pause while the store is failing. The pause doubles from the interval up to
+    /// this.
+    pub max_backoff: Duration,
+    /// How long a running round may continue after shutdown begins.
+    pub shutdown_timeout: Duration,
 }
 
-/// Sweeps, reconciles, sets aside, delivers and lets go. Any number of processes may run one on
-/// the same store. Clones are the same worker.
+/// Runs background jobs: sweep, reconcile, dead-letter, webhook delivery, retention and gauges.
+/// Any number of processes may run one on the same store. Clones are the same worker.
 pub struct Worker<S> {
     pub(crate) store: Arc<S>,
     pub(crate) reconcilers: Reconcilers<S>,
     pub(crate) pace: Pace,
-    pub(crate) others: bool,
+    pub(crate) other_operations: bool,
     pub(crate) labels: Arc<Labels>,
     pub(crate) sizes: Arc<Sizes>,
-    chores: Vec<Arc<dyn Chore>>,
+    jobs: Vec<Arc<dyn BackgroundJob>>,
 }
 
 /// A loop of the worker.
@@ -69,34 +71,33 @@ enum Job {
     Deliver,
     Retain,
     Measure,
-    Chore(Arc<dyn Chore>),
+    External(Arc<dyn BackgroundJob>),
 }
 
-/// When the next round is due.
+/// When the next round starts.
 enum Next {
-    /// At once: this one was full.
+    /// At once: this batch was full.
     Now,
     /// After the interval.
     Later,
 }
 
 impl<S> Worker<S> {
-    /// A worker that knows no way to find out about anything: what is unknown is set aside for a
-    /// person at once.
+    /// A worker without reconciliation: it dead-letters unknown records at once.
     pub fn new(store: S) -> Self {
         let store = Arc::new(store);
         Self {
             reconcilers: Reconcilers::over(Arc::clone(&store)),
             store,
             pace: Pace::default(),
-            others: true,
+            other_operations: true,
             labels: Arc::default(),
             sizes: Arc::default(),
-            chores: Vec::new(),
+            jobs: Vec::new(),
         }
     }
 
-    /// How outcomes are found.
+    /// Sets the reconciliation strategies.
     pub fn reconcilers(self, reconcilers: Reconcilers<S>) -> Self {
         Self {
             reconcilers,
@@ -104,12 +105,12 @@ impl<S> Worker<S> {
         }
     }
 
-    /// How fast it goes. Batches are at least 1 and at most [`MAX_BATCH`].
+    /// Sets the pace. Batches are clamped to 1..=[`MAX_BATCH`].
     pub fn pace(self, pace: Pace) -> Self {
         let batch = |limit: usize| limit.clamp(1, MAX_BATCH);
         let pace = Pace {
             sweep_batch: batch(pace.sweep_batch),
-            looks: batch(pace.looks),
+            lookups: batch(pace.lookups),
             deliver_batch: batch(pace.deliver_batch),
             retain_batch: batch(pace.retain_batch),
             ..pace
@@ -117,34 +118,33 @@ impl<S> Worker<S> {
         Self { pace, ..self }
     }
 
-    /// Leaves unknowns of commands that no reconciler names to somebody else. For several
-    /// applications with one store, of which each knows how to ask about its own: without this,
-    /// each would set aside what only the other can find out.
-    pub fn leave_others(self) -> Self {
+    /// Ignores unknown records of operations without a strategy here. For several applications
+    /// that share a store and reconcile their own operations: without this, each would
+    /// dead-letter the records that another one can look up.
+    pub fn skip_other_operations(self) -> Self {
         Self {
-            others: false,
+            other_operations: false,
             ..self
         }
     }
 
-    /// Something else to repeat, in a loop of its own and treated like the rest: such as a
-    /// [relay](crate::Relay).
-    pub fn also(mut self, chore: Arc<dyn Chore>) -> Self {
-        self.chores.push(chore);
+    /// Adds a job that runs in its own loop, such as a [relay](crate::Relay).
+    pub fn with_job(mut self, job: Arc<dyn BackgroundJob>) -> Self {
+        self.jobs.push(job);
         self
     }
 }
 
-impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
-    /// Runs until `shutdown` is cancelled and the rounds under way have ended, or
-    /// [`patience`](Pace::patience) is over. Chores that have something to do at the end get as
-    /// much time again for it.
+impl<S: Store> Worker<S> {
+    /// Runs until `shutdown` is cancelled and the running rounds have ended, or
+    /// [`shutdown_timeout`](Pace::shutdown_timeout) has passed. Jobs with a stop step get the same
+    /// time again for it.
     ///
-    /// A store that fails is asked again after growing pauses. A round that panics is reported,
-    /// and its job goes on.
+    /// A job backs off while the store fails. A round that panics is logged, and its job
+    /// continues.
     ///
     /// # Cancellation
-    /// All rounds are given up, as if the process had died: what was claimed comes due again.
+    /// All rounds are abandoned, as if the process had died: what was claimed comes due again.
     pub async fn run(self, shutdown: CancellationToken) {
         let mut jobs = vec![Job::Sweep, Job::Deliver, Job::Retain, Job::Measure];
         jobs.extend(
@@ -152,61 +152,63 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
                 .operations()
                 .map(|operation| Job::Reconcile(operation.into())),
         );
-        if self.others {
+        if self.other_operations {
             jobs.push(Job::DeadLetter);
         }
-        jobs.extend(self.chores.iter().cloned().map(Job::Chore));
+        jobs.extend(self.jobs.iter().cloned().map(Job::External));
         let mut loops = JoinSet::new();
         for job in jobs {
-            loops.spawn(self.clone().keep(job, shutdown.clone()));
+            loops.spawn(self.clone().run_job(job, shutdown.clone()));
         }
         while let Some(ended) = loops.join_next().await {
             if let Err(error) = ended {
-                tracing::error!(%error, "a job of the worker ended");
+                tracing::error!(%error, "a job of the worker panicked and ended");
             }
         }
     }
 
-    /// One job, until the end.
-    async fn keep(self, job: Job, shutdown: CancellationToken) {
+    /// Repeats one job until shutdown, then runs its stop step.
+    async fn run_job(self, job: Job, shutdown: CancellationToken) {
         self.repeat(&job, shutdown).await;
-        if let Job::Chore(chore) = job {
-            let name = chore.name();
-            let stop = AbortOnDropHandle::new(tokio::spawn(async move { chore.stop().await }));
-            match tokio::time::timeout(self.pace.patience, stop).await {
+        if let Job::External(job) = job {
+            let name = job.name();
+            let stop = AbortOnDropHandle::new(tokio::spawn(async move { job.stop().await }));
+            match tokio::time::timeout(self.pace.shutdown_timeout, stop).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::error!(job = name, %error, "the end of a job panicked"),
-                Err(_) => tracing::warn!(job = name, "the end of a job took too long"),
+                Ok(Err(error)) => {
+                    tracing::error!(job = name, %error, "the stop step of a job panicked");
+                }
+                Err(_) => tracing::warn!(job = name, "the stop step of a job timed out"),
             }
         }
     }
 
-    /// Round after round.
+    /// Runs rounds until shutdown.
     async fn repeat(&self, job: &Job, shutdown: CancellationToken) {
-        let mut outage = Outage::default();
+        let mut failures = FailureStreak::default();
         loop {
             let (worker, one, stopping) = (self.clone(), job.clone(), shutdown.clone());
-            // In a task of its own: a panic ends the round, and the job begins the next.
+            // In its own task: a panic ends the round, and the job starts the next.
             let round = tokio::spawn(async move { worker.round(&one, &stopping).await });
             let mut round = AbortOnDropHandle::new(round);
-            let impatience = async {
+            let deadline = async {
                 shutdown.cancelled().await;
-                tokio::time::sleep(self.pace.patience).await;
+                tokio::time::sleep(self.pace.shutdown_timeout).await;
             };
             let ended = tokio::select! {
                 biased;
                 ended = &mut round => ended,
-                () = impatience => {
-                    tracing::warn!(job = job.name(), "a round was given up; what it had claimed comes due again");
-                    // It has ended before anything else is done: it may be in the middle of a step.
+                () = deadline => {
+                    tracing::warn!(job = job.name(), "a round did not end in time and was abandoned; what it had claimed comes due again");
+                    // Wait for its end before the stop step: it may be in the middle of a step.
                     round.abort();
-                    let _ = tokio::time::timeout(self.pace.patience, round).await;
+                    let _ = tokio::time::timeout(self.pace.shutdown_timeout, round).await;
                     return;
                 }
             };
-            let pause = match outage.judge(job, ended) {
+            let pause = match failures.record(job, ended) {
                 Some(Next::Now) => Duration::ZERO,
-                Some(Next::Later) | None => self.pause(job, outage.failures),
+                Some(Next::Later) | None => self.pause(job, failures.count),
             };
             let pause = tokio::time::sleep(pause);
             if shutdown.run_until_cancelled(pause).await.is_none() {
@@ -219,7 +221,7 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
         let pace = &self.pace;
         let full = match job {
             Job::Sweep => self.sweep_once().await?.swept >= pace.sweep_batch,
-            Job::Reconcile(operation) => self.reconcile(operation).await?.claimed >= pace.looks,
+            Job::Reconcile(operation) => self.reconcile(operation).await?.claimed >= pace.lookups,
             Job::DeadLetter => self.dead_letter_others().await?.claimed >= pace.sweep_batch,
             Job::Deliver => self.deliver_once().await?.claimed >= pace.deliver_batch,
             Job::Retain => self.retain(shutdown).await?.more,
@@ -227,13 +229,13 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
                 self.measure_once().await?;
                 false
             }
-            Job::Chore(chore) => chore.round().await?,
+            Job::External(job) => job.round().await?,
         };
         Ok(if full { Next::Now } else { Next::Later })
     }
 
-    /// The interval, doubled for every failure in a row, and jittered so that processes that were
-    /// started together do not stay together.
+    /// The interval, doubled for every failure in a row, with jitter so that processes which were
+    /// started together drift apart.
     fn pause(&self, job: &Job, failures: u32) -> Duration {
         let every = match job {
             Job::Sweep => self.pace.sweep,
@@ -241,64 +243,65 @@ impl<S: Store + Maintain + Inspect + Inbox> Worker<S> {
             Job::Deliver => self.pace.deliver,
             Job::Retain => self.pace.retain,
             Job::Measure => self.pace.measure,
-            Job::Chore(chore) => chore.every(),
+            Job::External(job) => job.every(),
         };
         let backoff = Backoff {
             every,
-            max_every: self.pace.outage.max(every),
+            max_every: self.pace.max_backoff.max(every),
         };
-        // A fresh name is as good as a die, and there is no other here.
+        // A fresh id serves as the random seed of the jitter.
         backoff.delay(OperationId::generate(), failures.saturating_add(1))
     }
 }
 
-/// How often a job has failed in a row. Its beginning and its end are worth a line each.
+/// Counts the failures of a job in a row. Only the first one and the recovery are logged above
+/// debug.
 #[derive(Default)]
-struct Outage {
-    failures: u32,
+struct FailureStreak {
+    count: u32,
 }
 
-impl Outage {
-    fn judge(
+impl FailureStreak {
+    fn record(
         &mut self,
         job: &Job,
         ended: std::result::Result<Result<Next>, JoinError>,
     ) -> Option<Next> {
         let name = job.name();
-        let first = self.failures == 0;
+        let first = self.count == 0;
         let (result, next) = match ended {
             Ok(Ok(next)) => {
                 if !first {
-                    tracing::info!(job = name, failures = self.failures, "a job works again");
+                    tracing::info!(job = name, failures = self.count, "a job recovered");
                 }
                 ("done", Some(next))
             }
             Ok(Err(error)) => {
-                let error = blamed(&error);
+                let error = root_cause(&error);
                 if first {
-                    tracing::error!(job = name, %error, "a job failed; it is tried again until it works");
+                    tracing::error!(job = name, %error, "a job failed; the worker retries it with backoff");
                 } else {
                     tracing::debug!(job = name, %error, "a job failed again");
                 }
                 ("failed", None)
             }
-            // Always worth a line: it is a bug.
+            // Always logged: a panic is a bug.
             Err(error) => {
-                tracing::error!(job = name, %error, "a round panicked; its job goes on");
+                tracing::error!(job = name, %error, "a round panicked; its job continues");
                 ("panicked", None)
             }
         };
-        self.failures = match next {
+        self.count = match next {
             Some(_) => 0,
-            None => self.failures.saturating_add(1),
+            None => self.count.saturating_add(1),
         };
         metrics::counter!(names::TICKS, "task" => name, "result" => result).increment(1);
         next
     }
 }
 
-/// Whose fault it is, in its own words: a relay fails by its broker as well as by its store.
-fn blamed(error: &semel_core::Error) -> &dyn std::error::Error {
+/// The broker's own error where a relay failed because of its broker, else the store's.
+fn root_cause(error: &semel_core::Error) -> &dyn std::error::Error {
     let source = std::error::Error::source(error);
     let refused = source.and_then(|source| source.downcast_ref::<Refused>());
     refused.map_or(error, |refused| refused)
@@ -313,7 +316,7 @@ impl Job {
             Self::Deliver => "deliver",
             Self::Retain => "retain",
             Self::Measure => "measure",
-            Self::Chore(chore) => chore.name(),
+            Self::External(job) => job.name(),
         }
     }
 }
@@ -324,7 +327,7 @@ impl Default for Pace {
             sweep: Duration::from_secs(1),
             sweep_batch: 100,
             reconcile: Duration::from_secs(1),
-            looks: 16,
+            lookups: 16,
             deliver: Duration::from_secs(1),
             deliver_batch: 50,
             redeliver: Backoff {
@@ -335,8 +338,8 @@ impl Default for Pace {
             retain: Duration::from_secs(10),
             retain_batch: 200,
             measure: Duration::from_secs(10),
-            outage: Duration::from_secs(30),
-            patience: Duration::from_secs(5),
+            max_backoff: Duration::from_secs(30),
+            shutdown_timeout: Duration::from_secs(5),
         }
     }
 }
@@ -347,10 +350,10 @@ impl<S> Clone for Worker<S> {
             store: Arc::clone(&self.store),
             reconcilers: self.reconcilers.clone(),
             pace: self.pace,
-            others: self.others,
+            other_operations: self.other_operations,
             labels: Arc::clone(&self.labels),
             sizes: Arc::clone(&self.sizes),
-            chores: self.chores.clone(),
+            jobs: self.jobs.clone(),
         }
     }
 }
@@ -360,7 +363,7 @@ impl<S> fmt::Debug for Worker<S> {
         f.debug_struct("Worker")
             .field("reconcilers", &self.reconcilers)
             .field("pace", &self.pace)
-            .field("others", &self.others)
+            .field("other_operations", &self.other_operations)
             .finish_non_exhaustive()
     }
 }

@@ -1,20 +1,20 @@
-//! Events that providers send: who sent them, and what they say of an operation.
+//! Webhooks: verifies the events that providers send, and reads what they report about a record.
 //!
 //! `verify → read → Inbox::receive → notice::apply → Inbox::settle`
 //!
-//! **Invariant:** nothing of a body is parsed before its signature was verified, over the bytes
-//! as they came and in constant time.
+//! **Invariant:** no part of a body is parsed before its signature was verified, over the received
+//! bytes and in constant time.
 //!
-//! **Invariant:** a sender is told that its event arrived only after the event is durable.
+//! **Invariant:** a sender gets a 2xx only after the event is durable.
 //!
 //! ```
 //! use semel_core::Timestamp;
-//! use semel_worker::webhook::{Find, Match, Rules, Scheme, Source};
+//! use semel_worker::webhook::{RecordSelector, Match, Rules, Scheme, Source};
 //!
 //! let rules = Rules {
 //!     completed: Some(Match { pointer: "/type".parse()?, equals: vec!["payment.paid".into()] }),
 //!     response_body: Some("/data/object".parse()?),
-//!     ..Rules::new(Find::Operation("/data/metadata/operation_id".parse()?))
+//!     ..Rules::new(RecordSelector::Operation("/data/metadata/operation_id".parse()?))
 //! };
 //! let source = Source::new("psp", Scheme::Stripe, ["whsec_0123456789abcdef"], rules)?;
 //! let headers = http::HeaderMap::new();
@@ -39,7 +39,9 @@ use semel_core::fingerprint::Pointer;
 use semel_core::inbox::MAX_NAME_BYTES;
 use semel_core::time::micros;
 
-pub use event::{Find, MAX_EQUALS, Match, Meaning, Reading, Rules, TenantName, Unreadable};
+pub use event::{
+    MAX_EQUALS, Match, Meaning, ParsedEvent, RecordSelector, Rules, TenantSelector, Unreadable,
+};
 pub use receive::{Answer, LOOK_AFTER, RECEIVED, receive};
 pub use secret::{MAX_SECRETS, MIN_SECRET_BYTES, SecretError};
 pub use sign::Signer;
@@ -48,15 +50,15 @@ pub use signature::{MAX_SIGNATURES, Refused};
 use secret::Secret;
 use signature::Claim;
 
-/// The largest body of an event. Senders keep theirs far below: most stop at 256 KiB.
+/// The largest body of an event. Most senders stop at 256 KiB.
 pub const MAX_BODY: usize = 1 << 20;
 
-/// How far the sender's clock and ours may differ, unless it is told: what Standard Webhooks and
-/// Stripe recommend.
+/// The default clock difference between sender and receiver: what Standard Webhooks and Stripe
+/// recommend.
 pub const TOLERANCE: Duration = Duration::from_mins(5);
 
-/// How long an event's id is remembered, unless it is told. Standard Webhooks and Stripe repeat
-/// an event for three days; somebody who presses a button does so for some weeks.
+/// How long an event's id is remembered by default. Standard Webhooks and Stripe retry for three
+/// days; operators resend events by hand for some weeks.
 pub const REMEMBER: Duration = Duration::from_hours(30 * 24);
 
 /// How the sender signs.
@@ -68,17 +70,17 @@ pub enum Scheme {
     Stripe,
     /// A plain HMAC-SHA256.
     Hmac {
-        /// Where the signature is, in hexadecimal digits or base64.
+        /// The header of the signature, in hexadecimal or base64.
         signature: HeaderName,
-        /// Where the time is, in seconds; it is signed in front of the body then. Without one an
-        /// old event that somebody kept is told from a new one by its id only.
+        /// The header of the time in seconds, which is signed in front of the body. Without it,
+        /// only the event's id protects against a replayed event.
         timestamp: Option<HeaderName>,
-        /// Where the event's id is in the body.
+        /// The event's id in the body.
         event_id: Pointer,
     },
 }
 
-/// Somebody who sends events. `Debug` does not show the secrets.
+/// A sender of events. `Debug` does not show the secrets.
 #[derive(Clone, Debug)]
 pub struct Source {
     name: Box<str>,
@@ -93,28 +95,26 @@ pub struct Source {
 #[derive(Clone, Debug, Default)]
 pub struct Sources(BTreeMap<Box<str>, Arc<Source>>);
 
-/// A body whose signature was right.
+/// A body with a valid signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verified<'a> {
-    /// The event's id, where the scheme has it outside of the body.
+    /// The event's id, if the scheme sends it in a header.
     id: Option<&'a str>,
     body: &'a [u8],
 }
 
-/// What is wrong with a source. Found at start, never by an event.
+/// Why a source is invalid. Reported at start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A secret that cannot be used.
+    /// A secret is invalid.
     #[error(transparent)]
     Secret(#[from] SecretError),
-    /// Without a secret anybody could sign.
-    #[error("a source needs 1 to {MAX_SECRETS} secrets, and this has {0}")]
+    /// There are no secrets, or too many.
+    #[error("a source needs 1 to {MAX_SECRETS} secrets, and this one has {0}")]
     Secrets(usize),
-    /// The name is part of a path, and of every event that is remembered.
-    #[error(
-        "{0:?} is no name of a source: write 1 to {MAX_NAME_BYTES} letters, digits, `-` and `_`"
-    )]
+    /// The name is part of a path, and of every event in the inbox.
+    #[error("invalid source name {0:?}: use 1 to {MAX_NAME_BYTES} letters, digits, `-` and `_`")]
     Name(String),
 }
 
@@ -129,18 +129,17 @@ impl Scheme {
 }
 
 impl Source {
-    /// A source that signs with any of these secrets; several are for the time in which one
-    /// takes the place of another.
+    /// A source that signs with any of these secrets; use several while a secret is rotated.
     ///
     /// # Errors
-    /// [`Error`], where a secret is empty, short or malformed, or the name is none.
+    /// [`Error`] if a secret is empty, short or malformed, or the name is invalid.
     pub fn new<'s>(
         name: &str,
         scheme: Scheme,
         secrets: impl IntoIterator<Item = &'s str>,
         rules: Rules,
     ) -> Result<Self, Error> {
-        if !is_name(name) {
+        if !is_valid_name(name) {
             return Err(Error::Name(name.to_owned()));
         }
         let secrets: Vec<Secret> = secrets
@@ -160,32 +159,32 @@ impl Source {
         })
     }
 
-    /// How far the sender's clock and ours may differ, in both directions.
+    /// Sets the allowed clock difference, in both directions.
     pub fn tolerance(mut self, tolerance: Duration) -> Self {
         self.tolerance = tolerance;
         self
     }
 
-    /// How long an event's id is remembered: longer than the sender repeats it.
+    /// Sets how long an event's id is remembered: longer than the sender retries.
     pub fn remember(mut self, remember: Duration) -> Self {
         self.remember = remember;
         self
     }
 
-    /// What it is called in paths, histories and metrics.
+    /// The name in paths, histories and metrics.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// What its events mean.
+    /// The rules that interpret its events.
     pub fn rules(&self) -> &Rules {
         &self.rules
     }
 
-    /// Whether this source signed the body, lately.
+    /// Verifies that this source signed the body, within the tolerance.
     ///
     /// # Errors
-    /// [`Refused`], for the log. Whoever sent it is told only that it was refused.
+    /// [`Refused`], for the log. The response to the sender does not contain the reason.
     pub fn verify<'a>(
         &self,
         headers: &'a HeaderMap,
@@ -196,7 +195,7 @@ impl Source {
         if !secret::signed(&self.secrets, &claim, body) {
             return Err(Refused::Signature);
         }
-        // After the signature: what nobody signed is not told apart any further.
+        // After the signature: an unsigned event gets the same answer whatever its time.
         if let Some(seconds) = claim.seconds() {
             let sent = seconds.saturating_mul(1_000_000);
             let tolerance = micros(self.tolerance);
@@ -215,7 +214,7 @@ impl Source {
 }
 
 impl Sources {
-    /// These sources; of two with one name, the later.
+    /// These sources; of two with the same name, the later one.
     pub fn new(sources: impl IntoIterator<Item = Source>) -> Self {
         Self(
             sources
@@ -225,7 +224,7 @@ impl Sources {
         )
     }
 
-    /// The source of that name.
+    /// The source with this name.
     pub fn find(&self, name: &str) -> Option<&Arc<Source>> {
         self.0.get(name)
     }
@@ -241,7 +240,7 @@ impl Sources {
     }
 }
 
-fn is_name(name: &str) -> bool {
+fn is_valid_name(name: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&name.len())
         && name
             .bytes()

@@ -1,30 +1,31 @@
-//! Orders, taken once: the order's row and the completion of its request are one commit.
+//! Orders that are taken once: the order's row and the completion of its record are one commit.
 //!
-//! There is no moment at which the order exists and a retry would make another, and none at
-//! which a retry is told of an order that does not exist.
+//! So a retry never creates a second order, and never replays the answer of an order that does not
+//! exist.
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use axum::{Json, Router};
-use semel::{Layer, Operation, Postgres, Sqlx, Together, tenant};
+use semel::postgres::Sqlx;
+use semel::{CommitWith, Layer, Operation, Postgres, tenant};
 use serde::{Deserialize, Serialize};
 use sqlx::PgPool;
 
-/// What is ordered.
+/// The request body.
 #[derive(Debug, Deserialize)]
 pub struct Order {
-    /// What.
+    /// The ordered item.
     pub item: String,
     /// How many.
     pub quantity: i32,
 }
 
-/// What became of it.
+/// The response.
 #[derive(Debug, Serialize)]
 pub struct Taken {
-    /// Its number.
+    /// The number of the order.
     pub order: i64,
 }
 
@@ -36,7 +37,7 @@ pub fn router(pool: PgPool, layer: &Layer<Postgres>) -> Router {
         .with_state(pool)
 }
 
-/// What is guarded, and how.
+/// The guarded routes.
 pub fn guard(store: Postgres) -> Layer<Postgres> {
     Layer::new(store)
         .tenant(tenant::header("X-Account-Id"))
@@ -57,14 +58,13 @@ async fn take_order(
         .await?;
     let answer = match left {
         Some(order) => (StatusCode::CREATED, Json(Taken { order })).into_response(),
-        // Also an end, and also remembered: a retry is told the same, whatever is in stock then.
+        // Stored as well: a retry replays the refusal, whatever is in stock then.
         None => (StatusCode::CONFLICT, "out of stock\n").into_response(),
     };
-    Ok(Together::new(operation, Sqlx(transaction), answer).into_response())
+    Ok(CommitWith::new(operation, Sqlx(transaction), answer).into_response())
 }
 
-/// The database failed before anything was committed: it is certain that nothing happened, and
-/// the same key may be used again.
+/// The database failed before the commit: nothing was executed, and the key may be retried.
 pub struct Failed(sqlx::Error);
 
 impl From<sqlx::Error> for Failed {

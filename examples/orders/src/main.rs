@@ -8,7 +8,7 @@ use anyhow::Context as _;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let url = std::env::var("DATABASE_URL").context("DATABASE_URL names no database")?;
+    let url = std::env::var("DATABASE_URL").context("DATABASE_URL is not set")?;
     let pool = sqlx::PgPool::connect(&url).await?;
     sqlx::raw_sql(include_str!("../queries/schema.sql"))
         .execute(&pool)
@@ -17,7 +17,7 @@ async fn main() -> anyhow::Result<()> {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
     axum::serve(listener, orders::router(pool, &layer))
         .with_graceful_shutdown(async {
-            // Without the signal's handler nobody could ask us to stop.
+            // If the handler cannot be installed, the server stops at once.
             let _ = tokio::signal::ctrl_c().await;
         })
         .await?;

@@ -1,9 +1,5 @@
-//! An order is taken once, and its row and its completion are one.
-#![allow(
-    clippy::unwrap_used,
-    clippy::panic,
-    reason = "test code says what is wrong by panicking"
-)]
+//! An order is taken once, and its row and its completion are one commit.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may fail loudly")]
 
 use axum::Router;
 use axum::body::Body;
@@ -11,7 +7,7 @@ use axum::http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use semel::Postgres;
 use semel_testkit::database::Database;
-use semel_testkit::pg_proxy::{Proxy, When};
+use semel_testkit::pg_proxy::{Proxy, Trigger};
 use sqlx::PgPool;
 use sqlx::postgres::PgPoolOptions;
 use tower::ServiceExt as _;
@@ -79,20 +75,20 @@ async fn an_order_is_taken_once_and_a_refusal_is_remembered() {
     assert_eq!(shop.orders().await, 1);
 }
 
-/// The answer to the commit is lost: the client is answered from the record, or told that
-/// nothing happened, and whichever it is, it is true.
+/// The answer to the commit is lost: the client gets the stored response where the commit happened,
+/// and `not-executed` where it did not.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_commit_in_doubt_ends_right() {
+async fn a_lost_commit_answer_is_resolved_from_the_record() {
     let Some(shop) = Shop::open().await else {
         return;
     };
-    shop.proxy.cut(When::committed());
+    shop.proxy.cut(Trigger::committed());
     let answer = shop.order("after", 1).await;
     assert_eq!(answer.0, StatusCode::CREATED, "{answer:?}");
     assert_eq!(shop.orders().await, 1);
     assert_eq!(shop.order("after", 1).await, answer);
 
-    shop.proxy.cut(When::before("COMMIT"));
+    shop.proxy.cut(Trigger::before("COMMIT"));
     let answer = shop.order("before", 1).await;
     assert_eq!(answer.0, StatusCode::SERVICE_UNAVAILABLE, "{answer:?}");
     assert_eq!(shop.orders().await, 1);

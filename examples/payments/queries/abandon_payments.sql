@@ -1,4 +1,4 @@
--- At the start: the calls of the process before are over, and nobody knows how they ended.
+-- At the start: the provider calls of the previous process ended with an unknown outcome.
 UPDATE payments
 SET status = 'unknown'
 WHERE status = 'processing'

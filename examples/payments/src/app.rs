@@ -2,20 +2,19 @@
 //!
 //! | call | does |
 //! |---|---|
-//! | `POST /payments` | 201 with the payment, 402 where it was declined, 503 where the provider was not reached, 504 where nobody knows |
-//! | `POST /unkeyed/payments` | the same, with no key for the provider and no look at what was charged before: a second execution is a second charge, and the ledger shows it. Served only where it is asked for |
+//! | `POST /payments` | 201 with the payment, 402 where it was declined, 503 where the provider was not reached, 504 where the outcome is unknown |
+//! | `POST /unkeyed/payments` | the same without a key for the provider, so that a second execution is a second charge. Served only if enabled |
 //! | `GET /payments/{id}` | the payment as the service knows it |
-//! | `GET /payments/by-operation/{operation_id}` | the truth about an operation, asked from the provider if need be: 200, 402 where it was declined, 404, or 202 while it is undecided |
+//! | `GET /payments/by-operation/{operation_id}` | the outcome of an operation, looked up at the provider if needed: 200, 402 where it was declined, 404, or 202 while it is undecided |
 //! | `GET /summary` | how many payments there are, and how often the handler began on one |
 //! | `GET /healthz` | 204 |
 //!
-//! All it knows of a gateway in front of it are headers. `Semel-Operation-Id` names the
-//! operation and `Semel-Downstream-Key` the key for its own call to the provider; it answers
-//! with `Semel-Outcome` where the status code does not say whether something happened.
-//! `X-Demo-Fault` is handed on to the provider, so that one `curl` can break one payment.
+//! It uses only headers of the gateway in front of it. `Semel-Operation-Id` names the operation, and
+//! `Semel-Downstream-Key` is the key for the call to the provider; the service answers with
+//! `Semel-Outcome` where the status code does not say whether something was executed.
+//! `X-Demo-Fault` is passed on to the provider, so that one `curl` can break one payment.
 //!
-//! **Invariant:** it never calls the provider twice by itself. Whether to try again is for the
-//! caller to decide, who knows whether that is safe.
+//! **Invariant:** it never retries the call to the provider. The caller decides about a retry.
 
 mod book;
 mod payments;
@@ -36,25 +35,24 @@ use crate::serve::{self, Running};
 pub use book::{Payment, PaymentStatus, Summary};
 use payments::Service;
 
-/// A payment is a few hundred bytes; the rest is room for fields that are not looked at.
+/// A payment is a few hundred bytes; the rest is for fields that the service ignores.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 /// Longer than a card payment takes, shorter than a person waits.
 const PROVIDER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How the service is set up.
+/// The configuration of the service.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
     /// The provider's address, `http://host:port`.
     pub provider: String,
-    /// The file of the payments. Without one they are in memory and end with the server. Only
-    /// one process may use it: at the start, what another has under way would be called unknown.
+    /// The file of the payments; in memory without one. Only one process may use it: at the start
+    /// all payments under way become unknown.
     pub database: Option<PathBuf>,
     /// How long a call to the provider may take, from connecting to the last byte.
     pub provider_timeout: Duration,
-    /// Whether the gateway's request headers are heeded. Without them every request is a new
-    /// payment with a new key for the provider, as in a service that was never told of a
-    /// gateway: then a second execution is a second charge, and the ledger shows it.
+    /// Whether the gateway's request headers are used. Without them every request is a new payment
+    /// with a new key for the provider, so that a second execution is a second charge.
     pub heeds_gateway: bool,
     /// Whether `POST /unkeyed/payments` is served.
     pub unkeyed: bool,

@@ -1,5 +1,5 @@
-//! Calling the provider, and telling apart the three ways in which that ends: it decided, it was
-//! not reached, or nobody knows.
+//! The client of the provider. A call has three outcomes: the provider decided, it was not reached,
+//! or the outcome is unknown.
 
 use std::time::Duration;
 
@@ -12,31 +12,31 @@ use serde::de::DeserializeOwned;
 use crate::Error;
 use crate::provider::{Charge, ChargeRequest, FAULT_HEADER, Refund, RefundRequest};
 
-/// To a provider that is up, connecting takes milliseconds. One that is not should be found out
-/// about while it is still certain that nothing was sent.
+/// Connecting to a running provider takes milliseconds. Until it is connected, it is certain that
+/// nothing was sent.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A charge is a few hundred bytes.
 const MAX_ANSWER_BYTES: usize = 64 * 1024;
 
-/// How a call ended.
+/// The outcome of a call.
 #[derive(Debug)]
-pub(crate) enum Called<T> {
+pub(crate) enum CallOutcome<T> {
     /// The provider decided, one way or the other.
     Decided(T),
-    /// There was no connection: nothing was sent.
+    /// There was no connection, so nothing was sent.
     NotSent(String),
-    /// It was sent, or may have been, and there is no answer to go by.
-    Unclear(String),
+    /// It was sent, or may have been, and there is no usable answer.
+    Unknown(String),
 }
 
-/// What the provider says about a key.
+/// What the provider knows about a charge.
 #[derive(Debug)]
-pub(crate) enum Truth {
+pub(crate) enum ChargeLookup {
     /// There is a charge.
     Decided(Charge),
     /// There is none, and none is under way.
     Nothing,
-    /// It is under way, or the provider cannot say.
+    /// It is under way, or the provider did not answer.
     Undecided,
 }
 
@@ -64,12 +64,12 @@ impl Provider {
         let client = Client::builder()
             .connect_timeout(CONNECT_TIMEOUT.min(timeout))
             .timeout(timeout)
-            // A second charge is not for a library to decide about.
+            // Whether to charge again is the decision of the caller.
             .retry(reqwest::retry::never())
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy()
-            // A connection for each call. On one that was kept, a provider that has gone away
-            // shows only after the request is written, and "not reached" becomes "nobody knows".
+            // A connection for each call: on a kept-alive connection the client notices only after
+            // writing that the provider is gone, and "not sent" becomes "unknown".
             .pool_max_idle_per_host(0)
             .build()?;
         Ok(Self {
@@ -79,49 +79,55 @@ impl Provider {
         })
     }
 
-    /// Asks for a charge, once.
+    /// Requests a charge, without retries.
     pub(crate) async fn charge(
         &self,
         request: &ChargeRequest,
         key: Option<&str>,
         fault: Option<&str>,
-    ) -> Called<Charge> {
+    ) -> CallOutcome<Charge> {
         let mut call = self.client.post(self.charges.clone());
         if let Some(fault) = fault {
             call = call.header(FAULT_HEADER, fault);
         }
-        ask(call, request, key).await
+        post(call, request, key).await
     }
 
-    /// Asks for a refund, once.
-    pub(crate) async fn refund(&self, request: &RefundRequest, key: &str) -> Called<Refund> {
-        ask(self.client.post(self.refunds.clone()), request, Some(key)).await
+    /// Requests a refund, without retries.
+    #[cfg_attr(
+        not(feature = "shop"),
+        expect(dead_code, reason = "only the shop refunds")
+    )]
+    pub(crate) async fn refund(&self, request: &RefundRequest, key: &str) -> CallOutcome<Refund> {
+        post(self.client.post(self.refunds.clone()), request, Some(key)).await
     }
 
-    /// Asks what became of a charge, by one of its names: `idempotency_key` or `operation_id`.
-    pub(crate) async fn truth(&self, name: &str, value: &str) -> Truth {
+    /// Looks up a charge by its `idempotency_key` or `operation_id`.
+    pub(crate) async fn look_up(&self, name: &str, value: &str) -> ChargeLookup {
         let mut url = self.charges.clone();
         url.query_pairs_mut().append_pair(name, value);
         match send(self.client.get(url)).await {
-            Ok((StatusCode::OK, body)) => decided(&body).map_or(Truth::Undecided, Truth::Decided),
-            Ok((StatusCode::NOT_FOUND, _)) => Truth::Nothing,
-            Ok(_) => Truth::Undecided,
+            Ok((StatusCode::OK, body)) => {
+                parse(&body).map_or(ChargeLookup::Undecided, ChargeLookup::Decided)
+            }
+            Ok((StatusCode::NOT_FOUND, _)) => ChargeLookup::Nothing,
+            Ok(_) => ChargeLookup::Undecided,
             Err(error) => {
-                tracing::debug!(error = chain(&error), "the provider cannot be asked");
-                Truth::Undecided
+                tracing::debug!(error = chain(&error), "the charge could not be looked up");
+                ChargeLookup::Undecided
             }
         }
     }
 }
 
-async fn ask<T: DeserializeOwned>(
+async fn post<T: DeserializeOwned>(
     call: RequestBuilder,
     request: &impl Serialize,
     key: Option<&str>,
-) -> Called<T> {
+) -> CallOutcome<T> {
     let body = match serde_json::to_vec(request) {
         Ok(body) => body,
-        Err(error) => return Called::NotSent(error.to_string()),
+        Err(error) => return CallOutcome::NotSent(error.to_string()),
     };
     let mut call = call.header(CONTENT_TYPE, "application/json").body(body);
     if let Some(key) = key {
@@ -129,14 +135,14 @@ async fn ask<T: DeserializeOwned>(
     }
     match send(call).await {
         Ok((StatusCode::CREATED | StatusCode::OK | StatusCode::PAYMENT_REQUIRED, body)) => {
-            decided(&body).map_or_else(
-                || Called::Unclear("the provider's answer makes no sense".to_owned()),
-                Called::Decided,
+            parse(&body).map_or_else(
+                || CallOutcome::Unknown("the provider's answer cannot be read".to_owned()),
+                CallOutcome::Decided,
             )
         }
-        Ok((status, _)) => Called::Unclear(format!("the provider answered {status}")),
-        Err(error) if error.is_connect() => Called::NotSent(chain(&error)),
-        Err(error) => Called::Unclear(chain(&error)),
+        Ok((status, _)) => CallOutcome::Unknown(format!("the provider answered {status}")),
+        Err(error) if error.is_connect() => CallOutcome::NotSent(chain(&error)),
+        Err(error) => CallOutcome::Unknown(chain(&error)),
     }
 }
 
@@ -157,11 +163,11 @@ async fn body(mut response: Response) -> reqwest::Result<Vec<u8>> {
     Ok(body)
 }
 
-fn decided<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
+fn parse<T: DeserializeOwned>(body: &[u8]) -> Option<T> {
     serde_json::from_slice(body).ok()
 }
 
-/// An error with its causes: `reqwest` alone says no more than that sending failed.
+/// An error with its causes: `reqwest` alone reports only that sending failed.
 fn chain(error: &reqwest::Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);

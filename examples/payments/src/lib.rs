@@ -1,14 +1,14 @@
-//! The running example: a merchant's payment service, told twice, and a provider that it charges
-//! through.
+//! The running example: a merchant's payment service in two versions, and the provider that both
+//! charge through.
 //!
-//! - [`provider`] moves the money. It has a ledger of its own, honours idempotency keys, can be
-//!   asked for the truth afterwards, and breaks in the ways you tell it to.
-//! - [`app`] is the merchant's API. It knows nothing of Semel but a few request headers, as a
-//!   service in any language would.
-//! - [`shop`] is the same business told with the library: payments and refunds of several phases,
-//!   events, and consumers that act once. It survives anything.
+//! - [`provider`] moves the money. It keeps a ledger, honours idempotency keys, answers queries about
+//!   earlier charges, and fails on request.
+//! - [`app`] is the merchant's API behind the gateway. It uses a few request headers of Semel and
+//!   nothing else, as a service in any language would.
+//! - [`shop`] is the same API with the library: payments and refunds in several phases, events, and
+//!   consumers that process each event once. It may be killed at any point.
 //!
-//! Each serves on a listener that the caller has bound, until a future of the caller's ends:
+//! Each serves on a listener that the caller has bound, until the caller's future ends:
 //!
 //! ```no_run
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,8 +27,8 @@
 //! # }
 //! ```
 //!
-//! How often money moved is read from the provider's ledger (`GET /ledger/summary`), which
-//! neither the service nor Semel writes.
+//! The provider's ledger (`GET /ledger/summary`) shows how often money moved. Neither the service
+//! nor Semel writes it.
 
 pub mod app;
 mod client;
@@ -36,6 +36,7 @@ mod error;
 mod problem;
 pub mod provider;
 mod serve;
+#[cfg(feature = "shop")]
 pub mod shop;
 
 pub use error::Error;

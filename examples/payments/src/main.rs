@@ -1,4 +1,4 @@
-//! The servers as processes, so that tests and people can kill them and start them again.
+//! The three servers as commands of one binary.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ struct Cli {
 enum Command {
     /// The merchant's API
     App {
-        /// Where to listen; port 0 is any that is free
+        /// Where to listen; port 0 picks a free one
         #[arg(long, default_value = "127.0.0.1:3000")]
         listen: SocketAddr,
         /// The provider's address
@@ -37,40 +37,40 @@ enum Command {
         /// How long a call to the provider may take
         #[arg(long, default_value_t = 10_000)]
         provider_timeout_ms: u64,
-        /// Take no notice of a gateway's headers: a second execution is a second charge
+        /// Ignore the gateway's headers: a second execution is a second charge
         #[arg(long)]
         ignore_gateway: bool,
-        /// Also serve `POST /unkeyed/payments`, which gives the provider no key
+        /// Also serve `POST /unkeyed/payments`, which sends the provider no key
         #[arg(long)]
         unkeyed: bool,
     },
-    /// The same business, told with the library
+    /// The same API with the library
     Shop {
-        /// Where to listen; port 0 is any that is free
+        /// Where to listen; port 0 picks a free one
         #[arg(long, default_value = "127.0.0.1:3002")]
         listen: SocketAddr,
         /// The provider's address
         #[arg(long, default_value = "http://127.0.0.1:3001")]
         provider: String,
         /// Where everything is kept: sqlite:PATH or postgres://…
-        #[arg(long, default_value = "sqlite:shop.db", value_parser = database)]
+        #[arg(long, default_value = "sqlite:shop.db", value_parser = parse_database)]
         store: shop::Database,
         /// A broker between the shop and its consumers: nats://… or amqp://…
         #[arg(long)]
         events: Option<String>,
-        /// What the stream or exchange is called at the broker
+        /// The name of the stream or exchange at the broker
         #[arg(long, default_value = "shop")]
         stream: String,
-        /// How long a silent process is thought to be alive
+        /// How long the lease of a process that died stays valid
         #[arg(long, default_value_t = 10_000)]
         lease_ms: u64,
-        /// What this process is called: the same when it is started again, another beside it
+        /// The name of this process: stable across restarts, different from others on the same store
         #[arg(long, default_value = "shop")]
         name: String,
     },
     /// The provider
     Provider {
-        /// Where to listen; port 0 is any that is free
+        /// Where to listen; port 0 picks a free one
         #[arg(long, default_value = "127.0.0.1:3001")]
         listen: SocketAddr,
         /// The file of the ledger; in memory without one
@@ -79,7 +79,7 @@ enum Command {
     },
 }
 
-/// 0 fine, 1 failure; usage errors end in `clap` with 2.
+/// Exits with 0, or 1 on a failure; `clap` exits with 2 on a usage error.
 fn main() -> ExitCode {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
     tracing_subscriber::fmt()
@@ -95,18 +95,20 @@ fn main() -> ExitCode {
     }
 }
 
-/// Standard error is where a command's reasons belong, and its only user is this function.
-#[allow(clippy::print_stderr)]
+#[allow(
+    clippy::print_stderr,
+    reason = "the reason of a failed command belongs there"
+)]
 fn report(error: &anyhow::Error) {
     eprintln!("payments: {error:#}");
 }
 
 #[tokio::main]
 async fn run(command: Command) -> anyhow::Result<()> {
-    // Before anything is announced: whoever reads the line may send the signal at once.
+    // Before the address is printed: a supervisor that reads it may send the signal at once.
     let terminate = signal(SignalKind::terminate())?;
     let interrupt = signal(SignalKind::interrupt())?;
-    let shutdown = stopped(terminate, interrupt);
+    let shutdown = wait_for_signal(terminate, interrupt);
     match command {
         Command::App {
             listen,
@@ -134,7 +136,9 @@ async fn run(command: Command) -> anyhow::Result<()> {
             name,
         } => {
             let mut config = shop::Config::new(provider, store);
-            config.events = events.map_or(Ok(shop::Way::InProcess), |url| way(url, stream))?;
+            config.events = events.map_or(Ok(shop::EventTransport::InProcess), |url| {
+                event_transport(url, stream)
+            })?;
             config.lease = Duration::from_millis(lease_ms);
             config.name = name;
             let listener = bind("shop", listen).await?;
@@ -150,7 +154,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn database(text: &str) -> Result<shop::Database, &'static str> {
+fn parse_database(text: &str) -> Result<shop::Database, &'static str> {
     if text.starts_with("postgres://") || text.starts_with("postgresql://") {
         return Ok(shop::Database::Postgres(text.to_owned()));
     }
@@ -160,25 +164,25 @@ fn database(text: &str) -> Result<shop::Database, &'static str> {
     }
 }
 
-fn way(url: String, stream: String) -> anyhow::Result<shop::Way> {
+fn event_transport(url: String, stream: String) -> anyhow::Result<shop::EventTransport> {
     match url.split_once("://") {
-        Some(("nats" | "tls", _)) => Ok(shop::Way::Nats { url, stream }),
-        Some(("amqp" | "amqps", _)) => Ok(shop::Way::RabbitMq {
+        Some(("nats" | "tls", _)) => Ok(shop::EventTransport::Nats { url, stream }),
+        Some(("amqp" | "amqps", _)) => Ok(shop::EventTransport::RabbitMq {
             url,
             exchange: stream,
         }),
-        Some(_) | None => anyhow::bail!("events go to nats://… or amqp://…"),
+        Some(_) | None => anyhow::bail!("--events takes nats://… or amqp://…"),
     }
 }
 
-async fn stopped(mut terminate: Signal, mut interrupt: Signal) {
+async fn wait_for_signal(mut terminate: Signal, mut interrupt: Signal) {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
 }
 
-/// Binds and announces. Connections wait in the listener's queue until files are open.
+/// Binds and prints the address. Connections wait in the listener's queue until files are open.
 async fn bind(name: &str, listen: SocketAddr) -> anyhow::Result<TcpListener> {
     let listener = TcpListener::bind(listen)
         .await

@@ -1,14 +1,14 @@
-//! Refusals as `application/problem+json` (RFC 9457).
+//! Problem documents, `application/problem+json` (RFC 9457).
 
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
 
-/// The media type of a refusal.
+/// The media type of a problem document.
 pub(crate) const PROBLEM_JSON: &str = "application/problem+json";
 
-/// A refusal with a code for programs and a sentence for people.
+/// A problem document with a code for programs and a sentence for people.
 pub(crate) fn problem(status: StatusCode, code: &str, detail: &str) -> Response {
     let body = json!({
         "type": "about:blank",
@@ -24,7 +24,7 @@ pub(crate) fn problem(status: StatusCode, code: &str, detail: &str) -> Response 
     response
 }
 
-/// A body that is not JSON is 400; JSON that says something impossible is 422.
+/// 400 for a body that is not JSON; 422 for JSON with invalid values.
 pub(crate) fn unreadable(error: &serde_json::Error) -> Response {
     match error.classify() {
         serde_json::error::Category::Data => invalid(&error.to_string()),
@@ -38,17 +38,17 @@ pub(crate) fn unreadable(error: &serde_json::Error) -> Response {
     }
 }
 
-/// A request that was understood and cannot be meant.
+/// A request with invalid values.
 pub(crate) fn invalid(detail: &str) -> Response {
     problem(StatusCode::UNPROCESSABLE_ENTITY, "request_invalid", detail)
 }
 
-/// A header that cannot be used.
+/// An invalid header.
 pub(crate) fn bad_header(detail: &str) -> Response {
     problem(StatusCode::BAD_REQUEST, "header_malformed", detail)
 }
 
-/// Nothing here by that name.
+/// A resource that does not exist.
 pub(crate) fn not_found(detail: &str) -> Response {
     problem(StatusCode::NOT_FOUND, "not_found", detail)
 }

@@ -1,18 +1,18 @@
-//! The provider (a PSP): it moves the money, and it is unreliable on request.
+//! The payment provider: it moves the money, and fails on request.
 //!
 //! | call | does |
 //! |---|---|
 //! | `POST /charges` | makes a charge; with `Idempotency-Key` at most one per key |
-//! | `GET /charges/{id}`, `GET /charges?idempotency_key=`, `GET /charges?operation_id=` | the truth: 200, 404, or 202 while such a request is under way; the operation is that of the metadata, for charges without a key |
-//! | `POST /refunds`, `GET /refunds` | pays back some of a charge, at most one refund per key; all refunds |
-//! | `GET /ledger`, `GET /ledger/summary` | every charge ever made; what was made more than once |
-//! | `GET /ledger/count?reference=` | how often money moved for one thing, as a number |
+//! | `GET /charges/{id}`, `GET /charges?idempotency_key=`, `GET /charges?operation_id=` | the charge: 200, 404, or 202 while such a request is under way; `operation_id` is that of the metadata, for charges without a key |
+//! | `POST /refunds`, `GET /refunds` | refunds a charge or a part of it, at most once per key; all refunds |
+//! | `GET /ledger`, `GET /ledger/summary` | every charge; the duplicates |
+//! | `GET /ledger/count?reference=` | the number of successful charges with a reference |
 //! | `GET /pending` | how many charges are under way |
-//! | `GET /webhooks/summary` | what became of the events that it sends ([`Webhooks`]) |
-//! | `PUT /faults`, `GET /faults` | how it breaks from now on ([`Faults`]) |
+//! | `GET /webhooks/summary` | counts of sent events ([`Webhooks`]) |
+//! | `PUT /faults`, `GET /faults` | how it fails from now on ([`Faults`]) |
 //!
-//! One request can be made to fail by the header `X-Provider-Fault` with the name of a
-//! [`Fault`], or `slow:1500` for a delay in milliseconds. The header wins over what was put.
+//! The header `X-Provider-Fault` makes one request fail: the name of a [`Fault`], or `slow:1500` for
+//! a delay in milliseconds. It takes precedence over `PUT /faults`.
 
 mod charges;
 mod faults;
@@ -36,7 +36,7 @@ use tokio::net::TcpListener;
 use crate::Error;
 use crate::problem;
 use crate::serve::{self, Running};
-use charges::Desk;
+use charges::ProviderState;
 pub use faults::{Fault, Faults};
 pub use ledger::{Charge, ChargeRequest, ChargeStatus, Summary};
 pub use refunds::{Refund, RefundRequest};
@@ -44,22 +44,21 @@ use webhooks::Sender;
 pub use webhooks::{Deliveries, Webhooks};
 
 pub(crate) use charges::FAULT_HEADER;
-pub(crate) use faults::Named;
+pub(crate) use faults::FaultHeader;
 pub(crate) use ledger::{MAX_AMOUNT, is_currency};
 
 /// A charge is a few hundred bytes; the rest is room for a long reference.
 const MAX_BODY_BYTES: usize = 16 * 1024;
 
-/// How the provider is set up.
+/// The configuration of the provider.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Config {
-    /// The ledger's file, one JSON object a line. It is read back at the start. Without a file
-    /// the ledger is in memory and ends with the server.
+    /// The ledger's file, one JSON object a line, which is read at the start; in memory without one.
     pub ledger: Option<PathBuf>,
-    /// How it breaks from the first request on.
+    /// How it fails from the first request on.
     pub faults: Faults,
-    /// Whom it tells of its charges.
+    /// Where it sends events about its charges.
     pub webhooks: Option<Webhooks>,
 }
 
@@ -95,12 +94,17 @@ pub async fn serve(
         .webhooks
         .map(|webhooks| Sender::new(webhooks, running.clone()))
         .transpose()?;
-    let desk = Arc::new(Desk::new(ledger, config.faults, running.clone(), webhooks));
-    serve::serve(listener, router(desk), running, shutdown).await;
+    let state = Arc::new(ProviderState::new(
+        ledger,
+        config.faults,
+        running.clone(),
+        webhooks,
+    ));
+    serve::serve(listener, router(state), running, shutdown).await;
     Ok(())
 }
 
-fn router(desk: Arc<Desk>) -> Router {
+fn router(state: Arc<ProviderState>) -> Router {
     Router::new()
         .route("/charges", post(charges::create).get(charges::find_by_name))
         .route("/charges/{id}", get(charges::find))
@@ -113,19 +117,19 @@ fn router(desk: Arc<Desk>) -> Router {
         .route("/faults", put(put_faults).get(show_faults))
         .route("/healthz", get(|| async { StatusCode::NO_CONTENT }))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .with_state(desk)
+        .with_state(state)
 }
 
-async fn entries(State(desk): State<Arc<Desk>>) -> Json<Vec<Charge>> {
-    Json(desk.ledger().entries().to_vec())
+async fn entries(State(state): State<Arc<ProviderState>>) -> Json<Vec<Charge>> {
+    Json(state.ledger().entries().to_vec())
 }
 
-async fn pending(State(desk): State<Arc<Desk>>) -> Json<usize> {
-    Json(desk.pending())
+async fn pending(State(state): State<Arc<ProviderState>>) -> Json<usize> {
+    Json(state.pending())
 }
 
-async fn summary(State(desk): State<Arc<Desk>>) -> Json<Summary> {
-    Json(desk.ledger().summary())
+async fn summary(State(state): State<Arc<ProviderState>>) -> Json<Summary> {
+    Json(state.ledger().summary())
 }
 
 #[derive(Deserialize)]
@@ -134,29 +138,29 @@ struct ByReference {
     reference: String,
 }
 
-/// What `semel check --count-url` asks.
+/// For `semel check --count-url`.
 async fn count(
-    State(desk): State<Arc<Desk>>,
+    State(state): State<Arc<ProviderState>>,
     Query(ByReference { reference }): Query<ByReference>,
 ) -> Json<usize> {
     let moved = |charge: &&Charge| {
         charge.reference == reference && charge.status == ChargeStatus::Succeeded
     };
-    Json(desk.ledger().entries().iter().filter(moved).count())
+    Json(state.ledger().entries().iter().filter(moved).count())
 }
 
-async fn deliveries(State(desk): State<Arc<Desk>>) -> Json<Deliveries> {
-    Json(desk.deliveries())
+async fn deliveries(State(state): State<Arc<ProviderState>>) -> Json<Deliveries> {
+    Json(state.deliveries())
 }
 
-async fn show_faults(State(desk): State<Arc<Desk>>) -> Json<Faults> {
-    Json(desk.switch().current())
+async fn show_faults(State(state): State<Arc<ProviderState>>) -> Json<Faults> {
+    Json(state.switch().current())
 }
 
-async fn put_faults(State(desk): State<Arc<Desk>>, body: Bytes) -> Response {
+async fn put_faults(State(state): State<Arc<ProviderState>>, body: Bytes) -> Response {
     match serde_json::from_slice::<Faults>(&body) {
         Ok(faults) => match faults.check() {
-            Ok(()) => Json(desk.switch().put(faults)).into_response(),
+            Ok(()) => Json(state.switch().put(faults)).into_response(),
             Err(reason) => problem::invalid(reason),
         },
         Err(error) => problem::unreadable(&error),

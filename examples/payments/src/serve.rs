@@ -1,5 +1,5 @@
-//! The accept loop of both servers. A loop of our own, because a handler must be able to cut its
-//! connection without a byte of an answer, and frameworks are built so that it cannot.
+//! The accept loop of all servers. Not that of a framework, because a handler must be able to reset
+//! its connection without sending a byte.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -22,13 +22,12 @@ use tower_service::Service;
 const MAX_CONNECTIONS: usize = 768;
 /// How long a connection may take to send the head of a request, or lie idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long a stopping server waits for what it has begun. A supervisor commonly kills after ten
-/// seconds; it should not have to.
+/// How long a stopping server waits for its tasks. A supervisor commonly kills after ten seconds.
 const DRAIN: Duration = Duration::from_secs(5);
-/// A pause when connections cannot be accepted, which is mostly for want of open files.
+/// A pause when connections cannot be accepted, mostly because too many files are open.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What a server has begun, and whether it should end.
+/// The tasks of a server, and whether it should stop.
 #[derive(Clone, Default)]
 pub(crate) struct Running {
     tasks: TaskTracker,
@@ -37,8 +36,8 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Performs `work` to its end, whether or not the caller stays to hear of it: a client that
-    /// hangs up must not stop a payment halfway. `None` where the server ended first.
+    /// Runs `work` to its end even if the caller goes away: a client that hangs up must not stop a
+    /// payment halfway. `None` where the server ended first.
     pub(crate) async fn detach<T, F>(&self, work: F) -> Option<T>
     where
         T: Send + 'static,
@@ -51,8 +50,8 @@ impl Running {
         task.await.ok().flatten()
     }
 
-    /// Performs `work` as part of what the server has begun, to its end or the server's.
-    pub(crate) async fn detach_unheard(&self, work: impl Future<Output = ()>) {
+    /// Runs `work` as a task of the server, until it or the server ends.
+    pub(crate) async fn track(&self, work: impl Future<Output = ()>) {
         let work = self.tasks.track_future(work);
         self.killed.run_until_cancelled(work).await;
     }
@@ -63,23 +62,23 @@ impl Running {
     }
 }
 
-/// Marks a response of which not a byte is sent.
+/// Marks a response that is not sent.
 #[derive(Clone)]
 struct Cut;
 
-/// Instead of an answer: the connection is reset.
+/// Resets the connection instead of answering.
 pub(crate) fn cut() -> Response {
     let mut response = ().into_response();
     response.extensions_mut().insert(Cut);
     response
 }
 
-/// Why a connection without an answer ended.
+/// The error that ends a connection without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("cut on purpose")]
 struct CutOnPurpose;
 
-/// Serves until `shutdown` ends, then finishes what is under way, but no longer than [`DRAIN`].
+/// Serves until `shutdown` ends, then finishes requests under way for at most [`DRAIN`].
 pub(crate) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -105,7 +104,7 @@ pub(crate) async fn serve(
                 .await;
         });
     }
-    // Whoever connects from now on is refused, and knows that nothing was done.
+    // A client that connects from now on is refused, and knows that nothing was executed.
     drop(listener);
     running.stopping.cancel();
     running.tasks.close();
@@ -123,7 +122,7 @@ async fn accept(
     listener: &TcpListener,
     slots: &Arc<Semaphore>,
 ) -> Option<(TcpStream, OwnedSemaphorePermit)> {
-    // Closed only if somebody closes it, which nobody does.
+    // The semaphore is never closed.
     let slot = Arc::clone(slots).acquire_owned().await.ok()?;
     match listener.accept().await {
         Ok((stream, _)) => Some((stream, slot)),
@@ -136,7 +135,7 @@ async fn accept(
 }
 
 async fn converse(stream: TcpStream, router: Router, running: Running) {
-    // Small answers to small requests: waiting to fill a packet only costs time.
+    // Small answers to small requests: waiting to fill a packet costs time.
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "no TCP_NODELAY");
     }

@@ -1,17 +1,17 @@
-//! The shop: the same business, told with the library.
+//! The shop: the merchant's API with the library.
 //!
 //! | call | does |
 //! |---|---|
-//! | `POST /payments` | 201 with the payment, 402 where it was declined, 409 where the reference is paid for already (the story is `pay`) |
-//! | `POST /payments/{id}/refunds` | 201 with the refund, 402 where the provider declined it, 404, 409 or 422 where there is nothing to refund (the story is `refund`) |
+//! | `POST /payments` | 201 with the payment, 402 where it was declined, 409 where the reference is paid for already (`pay`) |
+//! | `POST /payments/{id}/refunds` | 201 with the refund, 402 where the provider declined it, 404, 409 or 422 where there is nothing to refund (`refund`) |
 //! | `GET /payments/{id}` | the payment |
-//! | `GET /summary` | how much there is of everything |
+//! | `GET /summary` | counts of payments, refunds, ledger entries, receipts and events |
 //! | `GET /healthz` | 204 |
 //!
-//! Who is calling is in `X-Account-Id`, as a proxy in front would have set it.
+//! `X-Account-Id` names the caller, as an authenticating proxy would set it.
 //!
-//! The process may die between any two statements. Whoever comes next, a retry or this process
-//! started again, goes on where it stopped:
+//! The process may die between any two statements. A retry, or the completer of the restarted
+//! process, continues where it stopped:
 //!
 //! ```text
 //! POST /payments ──► row opened ──► charged ──► row settled + event + answer ──► 201
@@ -24,13 +24,11 @@
 mod books;
 mod consumers;
 mod events;
-#[cfg(feature = "failpoints")]
-mod kill_point;
 mod money;
 mod pay;
 mod refund;
 
-use std::path::PathBuf;
+use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,11 +38,9 @@ use axum::http::request::Parts;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use semel::outbox::Outbox;
-use semel::{
-    CancellationToken, Inbox, Inspect, Layer, Maintain, Postgres, Relay, Sqlite, Store, Worker,
-    tenant,
-};
+use semel::outbox::Relay;
+use semel::worker::CancellationToken;
+use semel::{Layer, Postgres, Sqlite, Store, Worker, tenant};
 use tokio::net::TcpListener;
 
 use crate::Error;
@@ -53,23 +49,23 @@ use crate::problem::{bad_header, not_found, problem};
 use crate::serve::{self, Running};
 use books::Books;
 pub use books::{Payment, Refund, Status, Summary};
-pub use events::Way;
+pub use events::EventTransport;
 
-/// Who is calling.
+/// The header that names the caller.
 const ACCOUNT_HEADER: &str = "X-Account-Id";
 /// A payment is a few hundred bytes; the rest is room for a long reference.
 const MAX_BODY_BYTES: usize = 64 * 1024;
 /// Longer than a card payment takes, shorter than a person waits.
 const PROVIDER_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a process is missed before somebody else goes on with what it had begun.
+/// How long the lease of a process that died stays valid.
 const LEASE: Duration = Duration::from_secs(10);
-/// How long a stopping shop waits for payments whose clients went away.
+/// How long a stopping shop waits for payments whose clients disconnected.
 const DRAIN: Duration = Duration::from_secs(5);
-/// How long a customer's receipt waits for a relay that has nothing to do.
+/// How often an idle relay looks for events.
 const RELAY_EVERY: Duration = Duration::from_millis(100);
 
-/// Where the shop keeps its books, and Semel its records: one database for both, or they could
-/// not be written in one commit.
+/// The database of the shop's books and of Semel's records: one for both, so that one commit writes
+/// both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Database {
@@ -79,50 +75,50 @@ pub enum Database {
     Postgres(String),
 }
 
-/// How the shop is set up.
+/// The configuration of the shop.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
     /// The provider's address, `http://host:port`.
     pub provider: String,
-    /// Where everything is kept.
+    /// The database of the books and the records.
     pub database: Database,
     /// How events reach their consumers.
-    pub events: Way,
-    /// How long a silent process is thought to be alive.
+    pub events: EventTransport,
+    /// How long the lease of a process that died stays valid.
     pub lease: Duration,
-    /// What this process is called. One that is started again under its name goes on at once with
-    /// the events that it held; two at a time need two names.
+    /// The name of this process. A restarted process with the same name continues at once with the
+    /// events that it had claimed; two concurrent processes need two names.
     pub name: String,
 }
 
 impl Config {
-    /// A shop that charges through the provider at this address, and tells its consumers itself.
+    /// A shop that charges through the provider at this address, with consumers in its own process.
     pub fn new(provider: impl Into<String>, database: Database) -> Self {
         Self {
             provider: provider.into(),
             database,
-            events: Way::InProcess,
+            events: EventTransport::InProcess,
             lease: LEASE,
             name: "shop".to_owned(),
         }
     }
 }
 
-/// What every handler needs.
+/// The state of the handlers.
 #[derive(Clone)]
 struct Shop {
     books: Arc<dyn Books>,
     provider: Provider,
 }
 
-/// Serves the shop until `shutdown` ends, and returns when what it has begun has ended too.
+/// Serves the shop until `shutdown` ends, and returns when its requests and jobs have ended too.
 ///
 /// # Errors
-/// Where the database cannot be opened, or an address makes no sense.
+/// Where the database cannot be opened, or an address is invalid.
 ///
 /// # Cancellation
-/// As if the process had died: whoever starts next goes on.
+/// Like a crash: the next process continues.
 pub async fn serve(
     listener: TcpListener,
     config: Config,
@@ -130,11 +126,8 @@ pub async fn serve(
 ) -> Result<(), Error> {
     match &config.database {
         Database::Sqlite(path) => {
-            #[cfg(feature = "failpoints")]
-            kill_point::watch();
             let store = Sqlite::open(path).await.map_err(Error::open)?;
-            let books = books::sqlite::open(store.clone(), path).await?;
-            run(listener, store, Arc::new(books), &config, shutdown).await
+            serve_sqlite(listener, store, path, &config, shutdown).await
         }
         Database::Postgres(url) => {
             let store = Postgres::open(url).await.map_err(Error::open)?;
@@ -142,6 +135,25 @@ pub async fn serve(
             run(listener, store, Arc::new(books), &config, shutdown).await
         }
     }
+}
+
+/// Like [`serve`], with the books in the SQLite file of a store that the caller has opened: with
+/// its own options, or to trace its statements. `config.database` is not used.
+///
+/// # Errors
+/// See [`serve`].
+///
+/// # Cancellation
+/// See [`serve`].
+pub async fn serve_sqlite(
+    listener: TcpListener,
+    store: Sqlite,
+    path: &FilePath,
+    config: &Config,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<(), Error> {
+    let books = books::sqlite::open(store.clone(), path).await?;
+    run(listener, store, Arc::new(books), config, shutdown).await
 }
 
 async fn run<S>(
@@ -152,24 +164,24 @@ async fn run<S>(
     shutdown: impl Future<Output = ()> + Send,
 ) -> Result<(), Error>
 where
-    S: Store + Maintain + Inspect + Inbox + Outbox + Clone,
+    S: Store + Clone,
 {
     let provider = Provider::new(&config.provider, PROVIDER_TIMEOUT)?;
     let shop = Shop { books, provider };
     let layer = guard(store.clone(), config.lease);
 
-    // Events go out, and clients that never come back are not waited for.
+    // The relay publishes events, and the completers finish operations whose clients do not retry.
     let sink = config.events.sink(&shop).await?;
     let relay = Relay::new(store.clone(), sink).every(RELAY_EVERY);
     let worker = Worker::new(store)
-        .also(Arc::new(relay.owner(config.name.as_str())))
-        .also(Arc::new(completer(
+        .with_job(Arc::new(relay.owner(config.name.as_str())))
+        .with_job(Arc::new(completer(
             &layer,
             &shop,
             "create_payment",
             pay::pay,
         )?))
-        .also(Arc::new(completer(
+        .with_job(Arc::new(completer(
             &layer,
             &shop,
             "refund_payment",
@@ -187,7 +199,7 @@ where
     Ok(())
 }
 
-/// What is guarded, and how.
+/// The guarded routes.
 fn guard<S: Store>(store: S, lease: Duration) -> Layer<S> {
     Layer::new(store)
         .tenant(tenant::header(ACCOUNT_HEADER))
@@ -199,42 +211,39 @@ fn guard<S: Store>(store: S, lease: Duration) -> Layer<S> {
         })
 }
 
-/// Tells a story to its end where nobody comes back to hear it.
+/// Finishes operations whose clients do not retry.
 fn completer<S, T, F>(
     layer: &Layer<S>,
     shop: &Shop,
     operation: &str,
-    story: fn(semel::Operation, Shop, T) -> F,
-) -> Result<semel::Completer<S>, Error>
+    run: fn(semel::Operation, Shop, T) -> F,
+) -> Result<semel::ResumeJob<S>, Error>
 where
-    S: Store + Maintain,
+    S: Store,
     T: serde::de::DeserializeOwned + Send + 'static,
     F: Future<Output: IntoResponse> + Send + 'static,
 {
     let shop = shop.clone();
-    let completer = layer.completer(operation, move |operation, wish| {
-        story(operation, shop.clone(), wish)
+    let completer = layer.resume_job(operation, move |operation, order| {
+        run(operation, shop.clone(), order)
     });
     Ok(completer?)
 }
 
 fn router<S: Store>(shop: Shop, layer: &Layer<S>) -> Router {
-    let router = Router::new()
+    Router::new()
         .route("/payments", post(pay::create))
         .route("/payments/{id}/refunds", post(refund::create))
         .layer(layer.clone())
-        // Looking needs no key.
+        // Reading needs no key.
         .route("/payments/{id}", get(find_payment))
         .route("/summary", get(summary))
         .route("/healthz", get(|| async { StatusCode::NO_CONTENT }))
         .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .with_state(shop);
-    #[cfg(feature = "failpoints")]
-    let router = router.merge(kill_point::router());
-    router
+        .with_state(shop)
 }
 
-/// Who is calling: the layer has checked it where it matters.
+/// The calling account. On guarded routes the layer has checked the header.
 struct Account(String);
 
 impl<S: Sync> FromRequestParts<S> for Account {
@@ -242,7 +251,8 @@ impl<S: Sync> FromRequestParts<S> for Account {
 
     async fn from_request_parts(head: &mut Parts, _: &S) -> Result<Self, Response> {
         let account = tenant::header(ACCOUNT_HEADER)(head);
-        let account = account.ok_or_else(|| bad_header("X-Account-Id names who is calling"))?;
+        let account =
+            account.ok_or_else(|| bad_header("send the calling account in X-Account-Id"))?;
         Ok(Self(account.into()))
     }
 }
@@ -266,7 +276,7 @@ async fn summary(State(shop): State<Shop>) -> Response {
     }
 }
 
-fn unreadable(error: &books::Failed) -> Response {
+fn unreadable(error: &books::BooksError) -> Response {
     tracing::error!(%error, "the books cannot be read");
     let detail = "the books cannot be read";
     problem(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)

@@ -8,12 +8,12 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result};
 
-use super::find_in_path;
+use super::{NEEDED, Origin, find_daemon, find_in_path, locate};
 use crate::process::run;
 
 /// Debian asks this program whether a package may start its service.
 const SERVICE_POLICY: &str = "/usr/sbin/policy-rc.d";
-/// Its answer for "no, and that is no error".
+/// The exit status for "forbidden", which is not an error.
 const SERVICE_POLICY_TEXT: &str = "#!/bin/sh\nexit 101\n";
 
 pub(super) fn is_possible() -> bool {
@@ -27,6 +27,33 @@ pub(super) fn packages(names: &[&str]) -> Result<()> {
     run(apt_get()
         .args(["install", "--quiet", "--yes", "--no-install-recommends"])
         .args(names))
+}
+
+/// Programs that tests run besides the servers, with the packages that hold them.
+const PROGRAMS: [(&str, &str); 3] = [
+    ("chromium", "chromium"),
+    ("faketime", "faketime"),
+    ("promtool", "prometheus"),
+];
+
+/// Installs all missing programs that the tests run. A test that needs a program which cannot be
+/// installed reports that later.
+pub fn install_programs(may_install: bool) {
+    let servers = NEEDED
+        .iter()
+        .filter(|server| locate(**server) == Origin::Missing)
+        .map(|server| server.debian_package());
+    let programs = PROGRAMS
+        .iter()
+        .filter(|(program, _)| find_daemon(program).is_none())
+        .map(|(_, package)| *package);
+    let missing: Vec<_> = servers.chain(programs).collect();
+    if missing.is_empty() || !may_install || !is_possible() {
+        return;
+    }
+    if let Err(error) = packages(&missing) {
+        println!("{} cannot be installed: {error:#}", missing.join(", "));
+    }
 }
 
 fn apt_get() -> Command {
@@ -48,10 +75,10 @@ pub(super) fn numeric_id(which: &str, user: Option<&str>) -> Option<u32> {
     String::from_utf8(output.stdout).ok()?.trim().parse().ok()
 }
 
-/// Keeps packages from starting the distribution's own service, which would take the usual
-/// port and outlive us. Undone when dropped.
+/// Keeps packages from starting the distribution's own service, which would take the usual port and
+/// keep running. Undone when dropped.
 struct NoServices {
-    /// None when the machine has a policy already: that one stands.
+    /// None where the machine has a policy already, which is kept.
     created: Option<PathBuf>,
 }
 

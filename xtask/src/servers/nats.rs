@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::{Launch, find_daemon};
 
-/// A NATS on the same machine that needs longer to greet is still recovering its streams.
+/// How long a local NATS may take to greet; one that takes longer is still recovering its streams.
 const GREETING_PATIENCE: Duration = Duration::from_secs(1);
 const PROGRAM: &str = "nats-server";
 
@@ -16,8 +16,7 @@ pub(super) fn find_programs() -> Option<PathBuf> {
     find_daemon(PROGRAM)
 }
 
-/// Settings are the server's own defaults but for place, port and JetStream, which is off by
-/// default.
+/// NATS' default settings except for directory, port and JetStream, which is off by default.
 pub(super) fn prepare(programs: &Path, directory: &Path, port: u16) -> Launch {
     let mut command = Command::new(programs.join(PROGRAM));
     command
@@ -30,7 +29,7 @@ pub(super) fn prepare(programs: &Path, directory: &Path, port: u16) -> Launch {
         command,
         companion: None,
         url: format!("nats://127.0.0.1:{port}"),
-        // Ends at once; what streams hold is in files already.
+        // Ends at once; the streams are in files already.
         stop_signal: "TERM",
         answers: Box::new(move || greeting(port).is_ok_and(|greeting| &greeting == b"INFO")),
     }

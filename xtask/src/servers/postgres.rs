@@ -16,7 +16,7 @@ const PROGRAMS: [&str; 3] = ["initdb", "postgres", "pg_isready"];
 /// Postgres refuses to run as root; the first of these that exists runs it instead.
 const UNPRIVILEGED_USERS: [&str; 2] = ["postgres", "nobody"];
 
-/// The newest version that is complete, else whatever the search path has.
+/// The newest version that is complete, else the one in the search path.
 pub(super) fn find_programs() -> Option<PathBuf> {
     newest_version(Path::new(DEBIAN_VERSIONS)).or_else(|| {
         let directory = find_in_path("initdb")?;
@@ -43,8 +43,8 @@ fn is_complete(directory: &Path) -> bool {
         .all(|program| directory.join(program).is_file())
 }
 
-/// Creates the cluster. Its settings are Postgres' own defaults but for place and port: with
-/// `fsync` off a durability test would prove nothing.
+/// Creates the cluster, with Postgres' default settings except for directory and port: with `fsync`
+/// off a durability test would prove nothing.
 pub(super) fn prepare(programs: &Path, directory: &Path, port: u16) -> Result<Launch> {
     let user = unprivileged_user()?;
     let data = directory.join("data");
@@ -56,7 +56,7 @@ pub(super) fn prepare(programs: &Path, directory: &Path, port: u16) -> Result<La
         }
     }
     if user.is_some() {
-        // The other user has to pass through, but need not see what lies here.
+        // The other user must be able to enter the directory, but not to list it.
         fs::set_permissions(directory, Permissions::from_mode(0o711))?;
     }
 
@@ -103,7 +103,7 @@ struct User {
     group: u32,
 }
 
-/// Whom to become before running Postgres: nobody else, unless we are root.
+/// The user to run Postgres as, if the current user is root.
 fn unprivileged_user() -> Result<Option<User>> {
     if !is_root() {
         return Ok(None);
@@ -139,7 +139,7 @@ fn command_as(user: Option<&User>, program: &Path, directory: &Path) -> Command 
             setpriv
         }
     };
-    // The caller's directory may be closed to the other user.
+    // The other user may not be able to enter the caller's directory.
     command.current_dir(directory);
     command
 }

@@ -12,16 +12,16 @@ use anyhow::{Context as _, Result};
 
 use super::{Launch, find_in_path, free_port};
 
-/// Debian keeps the scripts here, and puts a wrapper into the search path that becomes another
-/// user and knows nothing of our directory.
+/// Debian keeps the scripts here. The wrapper in the search path switches to another user, who cannot
+/// read the directory.
 const DEBIAN_SCRIPTS: &str = "/usr/lib/rabbitmq/bin";
 const PROGRAM: &str = "rabbitmq-server";
-/// Erlang's name service. Left to itself it stays behind as a daemon of the whole machine.
+/// Erlang's name service. RabbitMQ would start it as a daemon that keeps running.
 const EPMD: &str = "epmd";
-/// A RabbitMQ that listens greets within this.
+/// How long a RabbitMQ that listens may take to greet.
 const GREETING_PATIENCE: Duration = Duration::from_secs(1);
 
-/// Nothing is found without Erlang: the scripts alone start nothing.
+/// Finds the scripts only where Erlang is installed: they need it.
 pub(super) fn find_programs() -> Option<PathBuf> {
     find_in_path(EPMD)?;
     let debian = PathBuf::from(DEBIAN_SCRIPTS);
@@ -31,8 +31,8 @@ pub(super) fn find_programs() -> Option<PathBuf> {
     find_in_path(PROGRAM)
 }
 
-/// Settings are RabbitMQ's own defaults but for place, ports and name: nothing of it is known
-/// outside of the directory, and nothing listens but on the loopback.
+/// RabbitMQ's default settings except for directory, ports and name: all files are in the directory,
+/// and it listens on the loopback interface only.
 pub(super) fn prepare(programs: &Path, directory: &Path, port: u16) -> Result<Launch> {
     let epmd = find_in_path(EPMD).context("Erlang's `epmd` is not in the search path")?;
     let epmd_port = free_port()?.to_string();
@@ -44,7 +44,7 @@ pub(super) fn prepare(programs: &Path, directory: &Path, port: u16) -> Result<La
         format!("listeners.tcp.default = 127.0.0.1:{port}\n"),
     )?;
 
-    // In the foreground, so that it ends with us.
+    // In the foreground, so that it can be stopped as a child.
     let mut companion = Command::new(epmd.join(EPMD));
     companion
         .current_dir(directory)
@@ -53,10 +53,10 @@ pub(super) fn prepare(programs: &Path, directory: &Path, port: u16) -> Result<La
     let mut command = Command::new(programs.join(PROGRAM));
     command
         .current_dir(directory)
-        // What the developer set for a RabbitMQ of their own is not for this one.
+        // The developer's settings for another RabbitMQ must not apply.
         .env_clear()
         .env("PATH", env::var_os("PATH").unwrap_or_default())
-        // The cookie lies in the home directory.
+        // The cookie is in the home directory.
         .env("HOME", directory)
         // Makes the script replace itself with the server, so that the process id we hold is
         // the server's.

@@ -8,14 +8,14 @@ use std::time::Duration;
 
 use super::{Launch, find_in_path};
 
-/// A Redis on the same machine that needs longer for a PING is still loading.
+/// How long a local Redis may take to answer a PING; one that takes longer is still loading.
 const PING_PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) fn find_programs() -> Option<PathBuf> {
     find_in_path("redis-server")
 }
 
-/// Settings are Redis' own defaults, persistence included, but for place and port.
+/// Redis' default settings, persistence included, except for directory and port.
 pub(super) fn prepare(programs: &Path, directory: &Path, port: u16) -> Launch {
     let mut command = Command::new(programs.join("redis-server"));
     command

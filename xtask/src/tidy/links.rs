@@ -1,4 +1,4 @@
-//! Rule: links between the repository's own files lead somewhere.
+//! Rule: links between the repository's own files point to existing files.
 
 use super::tree::{Problem, Tree};
 
@@ -19,7 +19,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Problem> {
                     problems.push(file.problem(
                         index + 1,
                         format!(
-                            "the link `{target}` leads nowhere: mend the path or drop the link"
+                            "the link `{target}` points to no file: fix the path or remove the link"
                         ),
                     ));
                 }

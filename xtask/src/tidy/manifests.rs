@@ -9,7 +9,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Problem> {
     for file in tree.files() {
         // The fuzz targets are a workspace of their own: their macros need `unsafe`.
         if file.path.ends_with("/Cargo.toml")
-            && !file.path.starts_with("fuzz/")
+            && !file.path.starts_with("crates/semel-core/fuzz/")
             && !is_only_a_workspace(file)
             && !section_has(file, "[lints]", "workspace = true")
         {
@@ -31,7 +31,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Problem> {
     problems
 }
 
-/// A manifest that holds no crate: those that it names are looked at themselves.
+/// A manifest without a crate: its members are checked themselves.
 fn is_only_a_workspace(file: &SourceFile) -> bool {
     let has = |section| file.text.lines().any(|line| line.trim() == section);
     has("[workspace]") && !has("[package]")
@@ -75,8 +75,8 @@ mod tests {
                 "[workspace.lints.rust]\nunsafe_code = \"forbid\"\n",
             ),
             ("crates/a/Cargo.toml", "[lints]\nworkspace = true\n"),
-            ("fuzz/Cargo.toml", "[package]\n"),
-            ("evidence/peers/rust/Cargo.toml", "[workspace]\n"),
+            ("crates/semel-core/fuzz/Cargo.toml", "[package]\n"),
+            ("lab/peers/rust/Cargo.toml", "[workspace]\n"),
         ]);
         assert_eq!(check(&tree), []);
     }

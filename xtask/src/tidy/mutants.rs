@@ -1,11 +1,11 @@
-//! Rule: no mutant is in the tree that is released. They are put into a copy, and only there.
+//! Rule: the released tree contains no mutant. Mutants are applied to a copy only.
 
 use super::tree::{Problem, SourceFile, Tree};
 
-/// What asks for a mutant.
+/// The variable that selects a mutant.
 const VARIABLE: &str = "SEMEL_MUTANT";
-/// What makes mutants, runs them, and tells of them. Nothing of it is shipped.
-const ALLOWED: [&str; 3] = ["evidence/", "xtask/", "docs/"];
+/// The files that define, run and report mutants. None of them is shipped.
+const ALLOWED: [&str; 3] = ["lab/", "xtask/", "docs/"];
 
 pub(super) fn check(tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
@@ -16,7 +16,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Problem> {
                     index + 1,
                     format!(
                         "`{VARIABLE}` in what is released: a guard could be switched off; \
-                         mutants belong in evidence/mutants"
+                         mutants belong in lab/mutants"
                     ),
                 ));
             }
@@ -43,8 +43,8 @@ mod tests {
             "crates/a/tests/a.rs",
             "examples/a/src/main.rs",
             "deploy/compose.yaml",
-            "evidence/mutants/a.toml",
-            "evidence/campaign/src/main.rs",
+            "lab/mutants/a.toml",
+            "lab/campaign/src/main.rs",
             "xtask/src/mutants.rs",
             "docs/evidence.md",
             "ARCHITECTURE.md",

@@ -4,7 +4,7 @@ use super::tree::{Problem, Tree};
 
 const BANNED_ENDINGS: [&str; 6] = ["Manager", "Helper", "Helpers", "Util", "Utils", "Utilities"];
 const BANNED_FILES: [&str; 4] = ["/helper.rs", "/helpers.rs", "/util.rs", "/utils.rs"];
-/// About what can be read in one sitting; tests do not count.
+/// The maximum length of a file, without its tests.
 const MAX_CODE_LINES: usize = 400;
 
 pub(super) fn check(tree: &Tree) -> Vec<Problem> {
@@ -29,7 +29,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Problem> {
             {
                 problems.push(file.problem(
                     number,
-                    format!("`{name}`: `{ending}` says nothing; name the type for what it is"),
+                    format!("`{name}`: `{ending}` has no meaning; name the type after what it is"),
                 ));
             }
         }
@@ -44,7 +44,7 @@ fn defined_type(line: &str) -> Option<&str> {
 }
 
 pub(super) fn check_length(tree: &Tree) -> Vec<Problem> {
-    // Here the checks count, too.
+    // The checks themselves are included here.
     let rust_files = tree.files().filter(|file| file.has_extension("rs"));
     rust_files
         .filter(|file| file.code_lines() > MAX_CODE_LINES)

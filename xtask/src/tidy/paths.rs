@@ -1,9 +1,9 @@
-//! Rule: nothing in the repository depends on one machine: no paths into somebody's
-//! directories, no package registry but crates.io.
+//! Rule: nothing in the repository depends on one machine: no paths into home or build directories,
+//! no package registry but crates.io.
 
 use super::tree::{Problem, SourceFile, Tree};
 
-/// Where people and build machines keep their checkouts.
+/// Directories in which developers and build machines keep their checkouts.
 const MACHINE_PATHS: [&str; 7] = [
     "/home/",
     "/root/",
@@ -44,14 +44,14 @@ fn is_checked(file: &SourceFile) -> bool {
     let is_text = CHECKED_EXTENSIONS
         .iter()
         .any(|extension| file.has_extension(extension));
-    // Test data is input, not instruction.
+    // Test data may contain any path.
     let is_data = file.path.contains("/vectors/") || file.path.contains("/corpus/");
     (is_text || file.path.starts_with(".ci/") || file.path == "Cargo.lock")
         && !is_data
         && !file.is_a_check()
 }
 
-/// Whether the path stands alone, and not inside a longer one such as `docs/work/`.
+/// Whether this is the start of a path, and not the middle of a longer one such as `docs/work/`.
 fn names_path(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(start, _)| {
         let before = line[..start].chars().next_back();

@@ -1,4 +1,4 @@
-//! Rule: SQL lives in `.sql` files, one statement each, with a comment that says why.
+//! Rule: SQL lives in `.sql` files, one statement each, with a comment that explains it.
 
 use super::tree::{Problem, SourceFile, Tree};
 
@@ -18,8 +18,8 @@ const SESSION_WORDS: [&str; 8] = [
     "PRAGMA",
     "VACUUM",
 ];
-/// Where a connection is set up and transactions are held: a file for each `COMMIT` would tell
-/// the reader nothing.
+/// Files that set up connections and control transactions: a query file for each `COMMIT` would not
+/// help the reader.
 const SESSION_FILES: [&str; 2] = [
     "crates/semel-sqlite/src/connection.rs",
     "crates/semel-sqlite/src/migrate.rs",
@@ -102,10 +102,7 @@ pub(super) fn check_queries(tree: &Tree) -> Vec<Problem> {
             .next()
             .and_then(|line| line.strip_prefix("--"));
         if why.is_none_or(|why| why.trim().is_empty()) {
-            problems.push(file.problem(
-                1,
-                "begin the query with a `--` comment that says why it is as it is",
-            ));
+            problems.push(file.problem(1, "begin the query with a `--` comment that explains it"));
         }
         let statements = count_statements(&file.text);
         if statements != 1 {
@@ -186,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_query_says_why_and_is_alone() {
+    fn a_query_file_has_a_comment_and_one_statement() {
         let problems = |text| check_queries(&Tree::fake(&[("crates/a/queries/b.sql", text)])).len();
         assert_eq!(
             problems("-- Fenced; see transition.rs.\nSELECT ';--' FROM \"a;b\"; /* ; */\n"),

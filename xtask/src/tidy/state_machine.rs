@@ -1,7 +1,7 @@
 //! Rule: the transition function has no arm that catches everything.
 //!
-//! A new state or verb must not compile until somebody has said what happens to it; an arm that
-//! swallows it turns that question into a silent wrong answer.
+//! A new state or verb must not compile until every function handles it. A catch-all arm would handle
+//! it silently, and perhaps wrongly.
 
 use super::tree::{Problem, Tree};
 
@@ -24,7 +24,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Problem> {
                 problems.push(file.problem(
                     number,
                     format!(
-                        "the arm `{}` catches everything: name the states it stands for",
+                        "the arm `{}` catches everything: name the states that it handles",
                         pattern.trim()
                     ),
                 ));

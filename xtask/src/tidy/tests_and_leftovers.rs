@@ -4,7 +4,7 @@ use super::tree::{Problem, SourceFile, Tree};
 
 const LEFTOVERS: [&str; 4] = ["todo!", "unimplemented!", "dbg!", "FIXME"];
 const SLEEP_REASON: &str = "// sleeps because";
-/// How far above a sleep its reason may stand: a comment of a few lines.
+/// How many lines above a sleep its reason may be.
 const REASON_REACH: usize = 4;
 
 pub(super) fn check_leftovers(tree: &Tree) -> Vec<Problem> {
@@ -14,7 +14,7 @@ pub(super) fn check_leftovers(tree: &Tree) -> Vec<Problem> {
             if let Some(leftover) = LEFTOVERS.iter().find(|leftover| line.contains(*leftover)) {
                 problems.push(file.problem(
                     index + 1,
-                    format!("`{leftover}` is left over: finish it, or write an issue and say here what is so now"),
+                    format!("`{leftover}` is left over: finish it, or open an issue and describe the current state here"),
                 ));
             }
         }
@@ -29,7 +29,7 @@ pub(super) fn check_ignored(tree: &Tree) -> Vec<Problem> {
             if line.trim_start().starts_with("#[ignore") && !line.contains('"') {
                 problems.push(file.problem(
                     number,
-                    "a test is ignored without a reason: write `#[ignore = \"why\"]`, or mend or \
+                    "a test is ignored without a reason: write `#[ignore = \"why\"]`, or fix or \
                      delete the test",
                 ));
             }
@@ -57,7 +57,7 @@ pub(super) fn check_sleeps(tree: &Tree) -> Vec<Problem> {
                     number,
                     format!(
                         "a test sleeps: move a manual clock or wait for an event; where neither \
-                         can do, say why above it: `{SLEEP_REASON} …`"
+                         can do, give the reason above it: `{SLEEP_REASON} …`"
                     ),
                 ));
             }

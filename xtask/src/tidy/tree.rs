@@ -7,13 +7,13 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result};
 
-/// Written by tools, or not ours.
+/// Generated or third-party files.
 const SKIPPED: [&str; 5] = [
     "target",
     ".git",
-    "fuzz/target",
-    "fuzz/artifacts",
-    "fuzz/corpus",
+    "crates/semel-core/fuzz/target",
+    "crates/semel-core/fuzz/artifacts",
+    "crates/semel-core/fuzz/corpus",
 ];
 
 /// All files of the repository by their path from its root, with `/` on every system.
@@ -31,7 +31,7 @@ pub(super) struct SourceFile {
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Problem {
     pub(super) path: String,
-    /// Counted from 1; 0 stands for the whole file.
+    /// Counted from 1; 0 means the whole file.
     pub(super) line: usize,
     pub(super) message: String,
 }
@@ -52,7 +52,7 @@ impl Tree {
         Ok(Self { files })
     }
 
-    /// A tree for a test of a check.
+    /// A tree of these files, for tests of a check.
     #[cfg(test)]
     pub(super) fn fake(files: &[(&str, &str)]) -> Self {
         let files = files.iter().map(|(path, text)| {
@@ -75,7 +75,7 @@ impl Tree {
         self.files.values()
     }
 
-    /// The Rust files. The checks themselves are left out: they have to name what they ban.
+    /// The Rust files. The checks themselves are excluded: they contain what they forbid.
     pub(super) fn rust_files(&self) -> impl Iterator<Item = &SourceFile> {
         self.files()
             .filter(|file| file.has_extension("rs") && !file.is_a_check())
@@ -124,7 +124,7 @@ impl SourceFile {
         }
         let lines: Vec<&str> = self.text.lines().map(str::trim).collect();
         let tests = lines.windows(2).position(|pair| {
-            // The attribute alone may stand before an import or a helper in the code.
+            // The attribute may also precede an import or a helper in the code.
             pair[0] == "#[cfg(test)]" && pair[1].starts_with("mod ")
         });
         tests.unwrap_or(lines.len())

@@ -1,4 +1,4 @@
-//! Events into a stream, each confirmed.
+//! Publishes events to a stream, and waits for the confirmation of each.
 
 use std::error::Error as _;
 use std::fmt;
@@ -12,29 +12,28 @@ use async_nats::jetstream::{self, ErrorCode, stream};
 use semel_core::outbox::{self, Event, Publishing, Refused};
 use tokio::sync::Mutex;
 
-use super::link::Link;
+use super::connection::Connection;
 use super::{AGGREGATE, DEFAULT_SUBJECT, KIND};
 use crate::template::Template;
 use crate::{Error, rejected, unavailable};
 
-/// How long a confirmation is waited for, unless it is told. A healthy server needs milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The default time to wait for a confirmation. A healthy server needs milliseconds.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a stream knows an id again, unless it is told. It bounds what a relay may do twice
-/// without a consumer's noticing; the consumer's inbox does not rely on it.
+/// The default time for which a stream detects duplicate ids. Within it, consumers do not see that a
+/// relay published an event twice. A consumer's inbox does not rely on it.
 const DUPLICATE_WINDOW: Duration = Duration::from_mins(10);
 
-/// How a [`Sink`] is opened.
+/// The settings of a [`Sink`].
 pub struct Options {
     url: Box<str>,
     subject: Box<str>,
-    patience: Duration,
+    timeout: Duration,
     stream: Option<Stream>,
     connect: ConnectOptions,
 }
 
-/// A stream that a sink creates where there is none of its name. One that is there is left as it
-/// is.
+/// A stream that a sink creates if there is none of that name. An existing stream is not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stream {
     name: Box<str>,
@@ -43,33 +42,35 @@ pub struct Stream {
     replicas: usize,
 }
 
-/// Publishes into JetStream, over one connection.
+/// Publishes to JetStream over one connection.
 pub struct Sink {
-    link: Link,
+    connection: Connection,
     subject: Template,
-    patience: Duration,
+    timeout: Duration,
     stream: Option<stream::Config>,
-    /// Whether the stream is there, as far as we know.
-    ensured: AtomicBool,
-    ensuring: Mutex<()>,
+    /// Whether the stream is known to exist.
+    is_ensured: AtomicBool,
+    /// Held while the stream is created, so that one caller does it for all.
+    ensure_lock: Mutex<()>,
 }
 
 impl Options {
-    /// A server by its address, or several with commas between: `nats://`, or `tls://` with the
-    /// certificates that the system trusts; user and password as usual.
+    /// The address of a server, or of several, separated by commas: `nats://`, or `tls://` with the
+    /// operating system's root certificates. It may contain a user and a password.
     pub fn new(url: impl Into<Box<str>>) -> Self {
         Self {
             url: url.into(),
             subject: DEFAULT_SUBJECT.into(),
-            patience: PATIENCE,
+            timeout: CONFIRM_TIMEOUT,
             stream: None,
             connect: ConnectOptions::new(),
         }
     }
 
-    /// The subject of an event, [`DEFAULT_SUBJECT`] unless it is told: `{kind}` and `{aggregate}`
-    /// are filled in. Dots of a kind are levels; nothing else of a name is. The first level has no
-    /// name in it, so that no event reaches the server's own subjects.
+    /// The template of subjects, by default [`DEFAULT_SUBJECT`], with the placeholders `{kind}` and
+    /// `{aggregate}`. Dots in a kind separate levels; all other special characters are replaced. The
+    /// first level must not contain a placeholder, so that no event is published to the server's own
+    /// subjects.
     pub fn subject(self, template: impl Into<Box<str>>) -> Self {
         Self {
             subject: template.into(),
@@ -77,12 +78,12 @@ impl Options {
         }
     }
 
-    /// How long a confirmation is waited for.
-    pub fn patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    /// How long the sink waits for a confirmation.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
-    /// Creates the stream where there is none.
+    /// Creates the stream if it does not exist.
     pub fn ensure_stream(self, stream: Stream) -> Self {
         Self {
             stream: Some(stream),
@@ -90,48 +91,48 @@ impl Options {
         }
     }
 
-    /// Connects in a way of the caller's: credentials, certificates. Name, reconnection and events
-    /// are the sink's.
+    /// Connects with these options, for example credentials or certificates. The sink sets the name,
+    /// the reconnection policy and the event callback.
     pub fn connect_with(self, connect: ConnectOptions) -> Self {
         Self { connect, ..self }
     }
 
-    /// Opens the sink. A server that is away is waited for a moment, warned about, and tried again
-    /// in the background.
+    /// Opens the sink. If the server does not respond within two seconds, the sink logs a warning and
+    /// connects in the background.
     ///
     /// # Errors
-    /// [`Error`], where the settings make no sense.
+    /// [`Error`] if the settings are invalid.
     ///
     /// # Cancellation
-    /// Dropped, it leaves nothing behind.
+    /// Nothing is left behind.
     pub async fn open(self) -> Result<Sink, Error> {
         let subject = Template::parse("subject", &self.subject)?;
         let prefix = subject.literal_prefix();
-        let whole = prefix.contains('.') || prefix.len() == self.subject.len();
-        let levels = self.subject.split('.').all(|level| !level.is_empty());
-        if !whole || !levels || prefix.starts_with(['$', '_']) {
+        let is_first_level_literal = prefix.contains('.') || prefix.len() == self.subject.len();
+        let has_empty_level = self.subject.split('.').any(str::is_empty);
+        if !is_first_level_literal || has_empty_level || prefix.starts_with(['$', '_']) {
             return Err(Error::Name {
-                what: "subject",
+                kind: "subject",
                 name: self.subject,
-                reason: "its first level is a word of its own, without `$`, `_` or a name to be \
-                         filled in, and no level is empty",
+                reason: "the first level must not contain a placeholder or begin with `$` or `_`, \
+                         and no level may be empty",
             });
         }
         let stream = self.stream.map(|stream| stream.config(&self.subject));
         Ok(Sink {
-            link: Link::open(&self.url, self.connect, self.patience).await?,
+            connection: Connection::open(&self.url, self.connect, self.timeout).await?,
             subject,
-            patience: self.patience,
-            ensured: AtomicBool::new(stream.is_none()),
+            timeout: self.timeout,
+            is_ensured: AtomicBool::new(stream.is_none()),
             stream,
-            ensuring: Mutex::default(),
+            ensure_lock: Mutex::default(),
         })
     }
 }
 
 impl Stream {
-    /// A stream in files that takes all subjects of the sink, and knows an id again for ten
-    /// minutes.
+    /// A stream with file storage that stores all subjects of the sink, and detects duplicate ids
+    /// for ten minutes.
     pub fn new(name: impl Into<Box<str>>) -> Self {
         Self {
             name: name.into(),
@@ -141,7 +142,7 @@ impl Stream {
         }
     }
 
-    /// Takes these subjects instead, wildcards and all.
+    /// Stores these subjects instead. They may contain wildcards.
     pub fn subjects(self, subjects: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             subjects: subjects.into_iter().map(Into::into).collect(),
@@ -149,8 +150,8 @@ impl Stream {
         }
     }
 
-    /// How long the stream knows an id again: longer than a relay may be away between a
-    /// confirmation and its next try.
+    /// How long the stream detects duplicate ids. It should be longer than a relay may be down
+    /// between a confirmation and its next try.
     pub fn duplicate_window(self, duplicate_window: Duration) -> Self {
         Self {
             duplicate_window,
@@ -158,15 +159,15 @@ impl Stream {
         }
     }
 
-    /// How many servers keep it. With one, what is confirmed survives the server's process, and
-    /// its power only where `sync_interval` says so.
+    /// The number of servers that store the stream. With one, a confirmed event survives a crash of
+    /// the server process, but a power failure only after the file was synced (`sync_interval`).
     pub fn replicas(self, replicas: usize) -> Self {
         Self { replicas, ..self }
     }
 
     fn config(self, template: &str) -> stream::Config {
         let subjects = if self.subjects.is_empty() {
-            // Everything under the first level, which has no name in it.
+            // Everything below the first level, which has no placeholder.
             let first = template.split('.').next().unwrap_or(template);
             if first == template {
                 vec![first.to_owned()]
@@ -191,20 +192,20 @@ impl outbox::Sink for Sink {
     fn publish<'a>(&'a self, event: &'a Event) -> Publishing<'a> {
         Box::pin(async move {
             event.check().map_err(rejected)?;
-            let mut state = self.link.state.clone();
+            let mut state = self.connection.state.clone();
             let before = *state.borrow_and_update();
             if !before.connected {
                 return Err(unavailable("NATS is not connected"));
             }
             tokio::select! {
-                // A confirmation that came is one, whatever became of the connection since.
+                // A confirmation that has arrived counts, even if the connection broke since.
                 biased;
                 sent = self.send(event) => sent,
-                () = tokio::time::sleep(self.patience) => {
-                    Err(unavailable(format!("no confirmation within {:?}", self.patience)))
+                () = tokio::time::sleep(self.timeout) => {
+                    Err(unavailable(format!("no confirmation within {:?}", self.timeout)))
                 }
                 _ = state.wait_for(|state| state.changes != before.changes) => {
-                    Err(unavailable("the connection to NATS broke before the confirmation"))
+                    Err(unavailable("the connection to NATS was lost before the confirmation"))
                 }
             }
         })
@@ -213,7 +214,7 @@ impl outbox::Sink for Sink {
 
 impl Sink {
     async fn send(&self, event: &Event) -> Result<(), Refused> {
-        self.ensure().await?;
+        self.ensure_stream().await?;
         let message = PublishMessage::build()
             .payload(event.payload.clone())
             .message_id(event.id.to_string())
@@ -221,51 +222,55 @@ impl Sink {
             .header(AGGREGATE, &*event.aggregate);
         let subject = self.subject.fill(event);
         let published = async {
-            let confirmed = self.link.jetstream.send_publish(subject.clone(), message);
+            let confirmed = self
+                .connection
+                .jetstream
+                .send_publish(subject.clone(), message);
             confirmed.await?.await
         };
         match published.await {
-            // A duplicate is there already, which is all that was asked for.
+            // A duplicate is stored already, so it counts as published.
             Ok(_) => Ok(()),
-            Err(error) => Err(self.refused(&error, &subject)),
+            Err(error) => Err(self.classify(&error, &subject)),
         }
     }
 
-    /// Creates the stream, once for all that wait for it.
-    async fn ensure(&self) -> Result<(), Refused> {
+    /// Creates the stream. Concurrent callers wait for the first.
+    async fn ensure_stream(&self) -> Result<(), Refused> {
         let Some(stream) = &self.stream else {
             return Ok(());
         };
-        if self.ensured.load(Ordering::Acquire) {
+        if self.is_ensured.load(Ordering::Acquire) {
             return Ok(());
         }
-        let _one = self.ensuring.lock().await;
-        if self.ensured.load(Ordering::Acquire) {
+        let _guard = self.ensure_lock.lock().await;
+        if self.is_ensured.load(Ordering::Acquire) {
             return Ok(());
         }
-        self.link
+        self.connection
             .jetstream
             .get_or_create_stream(stream.clone())
             .await
             .map_err(|error| {
                 let name = &stream.name;
-                unavailable(format!("the stream {name:?} cannot be created: {error}"))
+                unavailable(format!("cannot create the stream {name:?}: {error}"))
             })?;
-        self.ensured.store(true, Ordering::Release);
+        self.is_ensured.store(true, Ordering::Release);
         Ok(())
     }
 
-    /// Only what is wrong with the event itself rejects it: anything else is the same for all
-    /// events, and goes away.
-    fn refused(&self, error: &PublishError, subject: &str) -> Refused {
+    /// Rejects the event only if the event itself is the cause. All other errors are temporary and
+    /// affect every event.
+    fn classify(&self, error: &PublishError, subject: &str) -> Refused {
         match error.kind() {
             PublishErrorKind::StreamNotFound => {
-                // It may have been deleted.
-                self.ensured.store(self.stream.is_none(), Ordering::Release);
-                unavailable(format!("no stream takes the subject {subject:?}"))
+                // The stream may have been deleted: create it again before the next event.
+                self.is_ensured
+                    .store(self.stream.is_none(), Ordering::Release);
+                unavailable(format!("no stream stores the subject {subject:?}"))
             }
             PublishErrorKind::MaxPayloadExceeded => rejected(error),
-            PublishErrorKind::Other if is_events_fault(error) => rejected(error),
+            PublishErrorKind::Other if is_message_too_large(error) => rejected(error),
             PublishErrorKind::Other
             | PublishErrorKind::TimedOut
             | PublishErrorKind::BrokenPipe
@@ -276,8 +281,8 @@ impl Sink {
     }
 }
 
-/// Whether the stream says that this message is too large for it.
-fn is_events_fault(error: &PublishError) -> bool {
+/// Whether the stream refused the message because of its size.
+fn is_message_too_large(error: &PublishError) -> bool {
     error
         .source()
         .and_then(|source| source.downcast_ref::<jetstream::Error>())

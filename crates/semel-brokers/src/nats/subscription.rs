@@ -1,4 +1,4 @@
-//! Messages out of a stream.
+//! Consumes messages from a stream.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -11,27 +11,27 @@ use futures_util::StreamExt as _;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::link::Link;
+use super::connection::Connection;
 use super::{AGGREGATE, DEAD_REASON, KIND};
 use crate::consume::sealed::Run;
-use crate::consume::{Again, Message, RECONNECT, Treatment, check};
-use crate::{Delivery, Error, Retries, cut};
+use crate::consume::{Message, MessageHandler, NextTry, RECONNECT, check_limits};
+use crate::{Delivery, Error, Retries, truncate_reason};
 
-/// How long the server waits for news of a message, unless it is told, before it delivers it
-/// again. News is sent every third of it while the handler is at work.
+/// The default time after which the server redelivers a message without an acknowledgement. While
+/// the handler runs, the consumer reports progress three times within it.
 const ACK_WAIT: Duration = Duration::from_secs(30);
 
-/// How long one request for messages stands before it is made anew.
+/// How long one pull request stays open.
 const PULL_EXPIRES: Duration = Duration::from_secs(30);
 
-/// How long the server may take for anything else.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The timeout of all other requests to the server.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Messages that wait for their next try count as pending, and must not keep the others away.
+/// Messages that wait for their next try count as pending, and must not block the others.
 const MAX_ACK_PENDING: i64 = 10_000;
 
-/// A durable consumer of a stream, which is created where there is none of its name. Processes
-/// that share the name share the messages.
+/// A durable consumer of a stream. It is created if there is none of that name. Processes that use
+/// the same name share the messages.
 #[derive(Clone)]
 pub struct Subscription {
     url: Box<str>,
@@ -46,8 +46,8 @@ pub struct Subscription {
 }
 
 impl Subscription {
-    /// The consumer of this name, of this stream, at this server; the address is as for
-    /// [`Options::new`](super::Options::new).
+    /// A consumer of a stream. The address has the form that
+    /// [`Options::new`](super::Options::new) takes.
     pub fn new(
         url: impl Into<Box<str>>,
         stream: impl Into<Box<str>>,
@@ -66,7 +66,8 @@ impl Subscription {
         }
     }
 
-    /// Only messages with such a subject, wildcards and all. Heeded when the consumer is created.
+    /// Consumes only messages with a matching subject, which may contain wildcards. Applied when the
+    /// consumer is created.
     pub fn filter(self, subject: impl Into<Box<str>>) -> Self {
         Self {
             filter: Some(subject.into()),
@@ -74,24 +75,25 @@ impl Subscription {
         }
     }
 
-    /// How many messages are treated at once.
+    /// The number of messages that are handled concurrently.
     pub fn in_flight(self, in_flight: usize) -> Self {
         Self { in_flight, ..self }
     }
 
-    /// How often a message is tried.
+    /// The retry policy.
     pub fn retries(self, retries: Retries) -> Self {
         Self { retries, ..self }
     }
 
-    /// After how long a silent consumer is taken for dead, and its message delivered to another.
-    /// Heeded when the consumer is created.
+    /// The time after which the server redelivers the message of a consumer that does not respond.
+    /// Applied when the consumer is created.
     pub fn ack_wait(self, ack_wait: Duration) -> Self {
         Self { ack_wait, ..self }
     }
 
-    /// Where dead letters are published, with their headers and a reason. A stream must take the
-    /// subject. Without one, a dead message stays in its stream, and only the log names it.
+    /// The subject to which dead letters are published, with their headers and the reason. A stream
+    /// must store the subject. Without a dead subject, a dead letter stays in its stream and is only
+    /// logged.
     pub fn dead_subject(self, subject: impl Into<Box<str>>) -> Self {
         Self {
             dead_subject: Some(subject.into()),
@@ -99,53 +101,52 @@ impl Subscription {
         }
     }
 
-    /// Connects in a way of the caller's, as [`Options::connect_with`](super::Options::connect_with)
-    /// does.
+    /// Connects with these options. See [`Options::connect_with`](super::Options::connect_with).
     pub fn connect_with(self, connect: ConnectOptions) -> Self {
         Self { connect, ..self }
     }
 
     fn check(&self) -> Result<(), Error> {
-        check(self.in_flight, self.retries)?;
-        for (what, name) in [("stream", &self.stream), ("consumer", &self.consumer)] {
+        check_limits(self.in_flight, self.retries)?;
+        for (kind, name) in [("stream", &self.stream), ("consumer", &self.consumer)] {
             if name.is_empty() || name.contains(|c: char| ".*>/\\".contains(c) || c.is_whitespace())
             {
                 return Err(Error::Name {
-                    what,
+                    kind,
                     name: name.clone(),
-                    reason: "it is empty, or has blanks, dots, slashes or wildcards",
+                    reason: "it is empty, or contains whitespace, dots, slashes or wildcards",
                 });
             }
         }
         Ok(())
     }
 
-    /// Pulls until something is wrong; says what.
+    /// Pulls messages until an error occurs, and returns it.
     async fn pull(
         &self,
-        link: &Link,
-        treatment: &Treatment,
+        connection: &Connection,
+        handler: &MessageHandler,
         tasks: &mut JoinSet<()>,
     ) -> async_nats::Error {
-        match self.pull_on(link, treatment, tasks).await {
+        match self.try_pull(connection, handler, tasks).await {
             Ok(never) => match never {},
             Err(error) => error,
         }
     }
 
-    async fn pull_on(
+    async fn try_pull(
         &self,
-        link: &Link,
-        treatment: &Treatment,
+        connection: &Connection,
+        handler: &MessageHandler,
         tasks: &mut JoinSet<()>,
     ) -> Result<Infallible, async_nats::Error> {
-        let mut state = link.state.clone();
+        let mut state = connection.state.clone();
         state.wait_for(|state| state.connected).await?;
         let before = state.borrow_and_update().changes;
-        let consumer = self.consumer(link).await?;
+        let consumer = self.create_consumer(connection).await?;
         loop {
-            // No message is asked for that could not be treated at once: it would wait here, with
-            // the server's patience running.
+            // Requests only as many messages as can be handled now: others would wait here while
+            // their acknowledgement deadline runs.
             while tasks.len() >= self.in_flight {
                 tasks.join_next().await;
             }
@@ -159,9 +160,9 @@ impl Subscription {
             loop {
                 let next = tokio::select! {
                     next = batch.next() => next,
-                    // What was asked for before is not answered after.
+                    // Pull requests sent before a reconnection get no reply after it.
                     _ = state.wait_for(|state| state.changes != before) => {
-                        return Err("the connection broke".into());
+                        return Err("the connection was lost".into());
                     }
                 };
                 let Some(received) = next.transpose()? else {
@@ -169,80 +170,88 @@ impl Subscription {
                 };
                 tasks.spawn(
                     self.clone()
-                        .treat(received, link.clone(), treatment.clone()),
+                        .process(received, connection.clone(), handler.clone()),
                 );
             }
         }
     }
 
-    async fn consumer(&self, link: &Link) -> Result<PullConsumer, async_nats::Error> {
+    async fn create_consumer(
+        &self,
+        connection: &Connection,
+    ) -> Result<PullConsumer, async_nats::Error> {
         let config = pull::Config {
             durable_name: Some(self.consumer.to_string()),
             ack_policy: AckPolicy::Explicit,
             ack_wait: self.ack_wait,
-            // We count: a server that did would let the message go without a word.
+            // This consumer counts the tries. With a limit, the server would drop the message
+            // silently.
             max_deliver: -1,
             max_ack_pending: MAX_ACK_PENDING,
             filter_subject: self.filter.as_deref().unwrap_or_default().to_owned(),
             ..pull::Config::default()
         };
-        let stream = link.jetstream.get_stream(&*self.stream).await?;
+        let stream = connection.jetstream.get_stream(&*self.stream).await?;
         Ok(stream
             .get_or_create_consumer(&self.consumer, config)
             .await?)
     }
 
-    async fn treat(self, received: Received, link: Link, treatment: Treatment) {
-        let delivery = read(&received);
+    async fn process(self, received: Received, connection: Connection, handler: MessageHandler) {
+        let delivery = to_delivery(&received);
         let retries = self.retries;
-        let message = Held {
+        let message = PendingMessage {
             received,
-            link,
+            connection,
             ack_wait: self.ack_wait,
             dead_subject: self.dead_subject,
-            max_pause: retries.backoff.max_every,
+            max_delay: retries.backoff.max_every,
         };
-        treatment.treat(message, delivery, retries).await;
+        handler.process(message, delivery, retries).await;
     }
 }
 
 impl crate::Subscription for Subscription {}
 
 impl Run for Subscription {
-    async fn run(self, treatment: Treatment, shutdown: CancellationToken) -> Result<(), Error> {
+    async fn run(self, handler: MessageHandler, shutdown: CancellationToken) -> Result<(), Error> {
         self.check()?;
-        let link = Link::open(&self.url, self.connect.clone(), PATIENCE).await?;
+        let connection = Connection::open(&self.url, self.connect.clone(), REQUEST_TIMEOUT).await?;
         let mut tasks = JoinSet::new();
         let mut failures = 0;
         loop {
-            let begun = link.state.borrow().changes;
+            let before = connection.state.borrow().changes;
             let error = tokio::select! {
-                error = self.pull(&link, &treatment, &mut tasks) => error,
+                error = self.pull(&connection, &handler, &mut tasks) => error,
                 () = shutdown.cancelled() => break,
             };
-            // A connection that was made since is news, and waits for nobody.
-            failures = if link.state.borrow().changes == begun {
+            // The backoff restarts if the connection changed in the meantime.
+            failures = if connection.state.borrow().changes == before {
                 failures + 1
             } else {
                 1
             };
             let (stream, consumer) = (&*self.stream, &*self.consumer);
-            tracing::warn!(stream, consumer, "NATS is asked again in a moment: {error}");
-            let pause = RECONNECT.spread(std::process::id(), failures);
+            tracing::warn!(
+                stream,
+                consumer,
+                "pulling from NATS failed, retrying: {error}"
+            );
+            let delay = RECONNECT.spread(std::process::id(), failures);
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(delay) => {}
                 () = shutdown.cancelled() => break,
             }
         }
         while tasks.join_next().await.is_some() {}
-        if let Err(error) = link.client.flush().await {
-            tracing::warn!("the last acknowledgements may be lost: {error}");
+        if let Err(error) = connection.client.flush().await {
+            tracing::warn!("flushing failed, the last messages may be redelivered: {error}");
         }
         Ok(())
     }
 }
 
-fn read(received: &Received) -> Delivery {
+fn to_delivery(received: &Received) -> Delivery {
     let header = |name: &str| -> Option<Box<str>> {
         Some(received.headers.as_ref()?.get(name)?.as_str().into())
     };
@@ -256,32 +265,35 @@ fn read(received: &Received) -> Delivery {
     }
 }
 
-/// A message of which the server waits for news.
-struct Held {
+/// A message that is delivered and not acknowledged.
+struct PendingMessage {
     received: Received,
-    link: Link,
+    connection: Connection,
     ack_wait: Duration,
     dead_subject: Option<Box<str>>,
-    max_pause: Duration,
+    max_delay: Duration,
 }
 
-impl Held {
-    async fn tell(&self, kind: AckKind) {
+impl PendingMessage {
+    async fn send_ack(&self, kind: AckKind) {
         if let Err(error) = self.received.ack_with(kind).await {
             let subject = self.received.subject.as_str();
-            tracing::warn!(subject, "a message will be delivered again: {error}");
+            tracing::warn!(
+                subject,
+                "acknowledging failed, the message will be redelivered: {error}"
+            );
         }
     }
 
-    /// Publishes a copy where the dead letters are. Confirmed before the original is let go.
-    async fn copy_to(&self, subject: &str, reason: &str) -> Result<(), async_nats::Error> {
+    /// Publishes a copy to the dead-letter subject, and waits for its confirmation.
+    async fn publish_copy(&self, subject: &str, reason: &str) -> Result<(), async_nats::Error> {
         let mut headers = self.received.headers.clone().unwrap_or_default();
-        let reason: String = cut(reason)
+        let reason: String = truncate_reason(reason)
             .chars()
             .map(|c| if c.is_control() { ' ' } else { c })
             .collect();
         headers.insert(DEAD_REASON, reason);
-        // The same event may be dead for several consumers, and once for each.
+        // An event can become a dead letter of several consumers, once for each.
         if let Some(id) = headers.get(async_nats::header::NATS_MESSAGE_ID) {
             let consumer = self.received.info().map_or("", |info| info.consumer);
             let id = format!("dead:{consumer}:{id}");
@@ -291,7 +303,7 @@ impl Held {
             .payload(self.received.payload.clone())
             .headers(headers);
         let published = self
-            .link
+            .connection
             .jetstream
             .send_publish(subject.to_owned(), message);
         published.await?.await?;
@@ -299,30 +311,30 @@ impl Held {
     }
 }
 
-impl Message for Held {
+impl Message for PendingMessage {
     async fn keep_alive(&self) -> Infallible {
         loop {
             tokio::time::sleep(self.ack_wait / 3).await;
-            self.tell(AckKind::Progress).await;
+            self.send_ack(AckKind::Progress).await;
         }
     }
 
     async fn ack(self) {
-        self.tell(AckKind::Ack).await;
+        self.send_ack(AckKind::Ack).await;
     }
 
-    async fn retry(&self, delay: Duration) -> Again {
-        self.tell(AckKind::Nak(Some(delay))).await;
-        Again::Elsewhere
+    async fn retry(&self, delay: Duration) -> NextTry {
+        self.send_ack(AckKind::Nak(Some(delay))).await;
+        NextTry::Redelivered
     }
 
-    async fn bury(self, reason: &str) {
+    async fn dead_letter(self, reason: &str) {
         if let Some(subject) = &self.dead_subject
-            && let Err(error) = self.copy_to(subject, reason).await
+            && let Err(error) = self.publish_copy(subject, reason).await
         {
-            tracing::error!("a dead message is kept, since {subject:?} does not take it: {error}");
-            return self.tell(AckKind::Nak(Some(self.max_pause))).await;
+            tracing::error!("publishing a dead letter to {subject:?} failed, retrying: {error}");
+            return self.send_ack(AckKind::Nak(Some(self.max_delay))).await;
         }
-        self.tell(AckKind::Term).await;
+        self.send_ack(AckKind::Term).await;
     }
 }

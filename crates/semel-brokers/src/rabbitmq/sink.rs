@@ -1,9 +1,10 @@
-//! Events to an exchange, each confirmed.
+//! Publishes events to an exchange, and waits for the confirmation of each.
 //!
-//! One connection, and a channel for each message that is under way. **Why not one channel for
-//! all:** the broker tells of a message that no queue took by sending it back before it confirms
-//! it, and lapin gives what came back to whichever confirmation it sees next. With one message on a
-//! channel there is only one whose it can be; with two, the wrong one would be taken for published.
+//! The sink has one connection, and a channel for each unconfirmed message. **Why not one channel
+//! for all:** the broker returns a message that no queue accepted before it confirms it, and lapin
+//! attaches a returned message to the next confirmation on the channel, whichever message that
+//! belongs to. With one message on a channel the assignment is unambiguous. With two, an unroutable
+//! message could be reported as published.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,28 +18,28 @@ use semel_core::outbox::{self, Event, Publishing, Refused};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use super::link::{address, connect, declare_exchange, name};
+use super::connection::{connect, declare_exchange, parse_address, short_name};
 use super::{AGGREGATE, DEFAULT_ROUTING_KEY};
 use crate::consume::RECONNECT;
 use crate::template::Template;
 use crate::{Error, rejected, unavailable};
 
-/// The most messages under way, and so the most channels: far below the 2047 of a connection.
+/// The maximum number of unconfirmed messages, and so of channels. A connection allows 2047.
 pub const MAX_CHANNELS: usize = 256;
 
-/// How long a confirmation is waited for, unless it is told. A queue on a busy disk takes its time.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The default time to wait for a confirmation. A queue on a busy disk can need seconds.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the protocol calls a message that is kept on disk.
+/// The protocol's delivery mode of a message that is stored on disk.
 const PERSISTENT: u8 = 2;
 
-/// How a [`Sink`] is opened.
+/// The settings of a [`Sink`].
 #[derive(Clone)]
 pub struct Options {
     url: Box<str>,
     exchange: Box<str>,
     routing_key: Box<str>,
-    patience: Duration,
+    timeout: Duration,
     ensure_exchange: bool,
 }
 
@@ -47,41 +48,42 @@ pub struct Sink {
     address: AMQPUri,
     exchange: ShortString,
     routing_key: Template,
-    patience: Duration,
+    timeout: Duration,
     ensure_exchange: bool,
-    line: tokio::sync::Mutex<Line>,
-    /// Channels with nothing under way.
+    connection: tokio::sync::Mutex<ConnectionState>,
+    /// Channels without an unconfirmed message.
     idle: Mutex<Vec<Channel>>,
     slots: Semaphore,
 }
 
-/// The connection.
-enum Line {
-    Up(Arc<Connection>),
-    Down {
+/// The state of the sink's connection.
+enum ConnectionState {
+    Connected(Arc<Connection>),
+    Failed {
         failures: u32,
         reason: Box<str>,
-        /// Not tried again before.
-        until: Instant,
+        /// The earliest time of the next attempt.
+        retry_at: Instant,
     },
-    New,
+    NotConnected,
 }
 
 impl Options {
-    /// An exchange, at a server by its address: `amqp://`, or `amqps://` with the certificates
-    /// that the system trusts.
+    /// The address of a server, `amqp://`, or `amqps://` with the operating system's root
+    /// certificates, and the name of an exchange.
     pub fn new(url: impl Into<Box<str>>, exchange: impl Into<Box<str>>) -> Self {
         Self {
             url: url.into(),
             exchange: exchange.into(),
             routing_key: DEFAULT_ROUTING_KEY.into(),
-            patience: PATIENCE,
+            timeout: CONFIRM_TIMEOUT,
             ensure_exchange: false,
         }
     }
 
-    /// The routing key of an event, [`DEFAULT_ROUTING_KEY`] unless it is told: `{kind}` and
-    /// `{aggregate}` are filled in. Dots of a kind are levels; nothing else of a name is.
+    /// The template of routing keys, by default [`DEFAULT_ROUTING_KEY`], with the placeholders
+    /// `{kind}` and `{aggregate}`. Dots in a kind separate levels; all other special characters are
+    /// replaced.
     pub fn routing_key(self, template: impl Into<Box<str>>) -> Self {
         Self {
             routing_key: template.into(),
@@ -89,12 +91,12 @@ impl Options {
         }
     }
 
-    /// How long a confirmation is waited for.
-    pub fn patience(self, patience: Duration) -> Self {
-        Self { patience, ..self }
+    /// How long the sink waits for a confirmation.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
     }
 
-    /// Creates the exchange, durable and by topic, where there is none.
+    /// Creates the exchange as a durable topic exchange if it does not exist.
     pub fn ensure_exchange(self) -> Self {
         Self {
             ensure_exchange: true,
@@ -102,18 +104,18 @@ impl Options {
         }
     }
 
-    /// Opens the sink. The connection is made by the first event.
+    /// Opens the sink. It connects when the first event is published.
     ///
     /// # Errors
-    /// [`Error`], where the settings make no sense.
+    /// [`Error`] if the settings are invalid.
     pub fn open(self) -> Result<Sink, Error> {
         Ok(Sink {
-            address: address(&self.url)?,
-            exchange: name("exchange", &self.exchange)?,
+            address: parse_address(&self.url)?,
+            exchange: short_name("exchange", &self.exchange)?,
             routing_key: Template::parse("routing key", &self.routing_key)?,
-            patience: self.patience,
+            timeout: self.timeout,
             ensure_exchange: self.ensure_exchange,
-            line: tokio::sync::Mutex::new(Line::New),
+            connection: tokio::sync::Mutex::new(ConnectionState::NotConnected),
             idle: Mutex::default(),
             slots: Semaphore::new(MAX_CHANNELS),
         })
@@ -125,14 +127,14 @@ impl outbox::Sink for Sink {
         Box::pin(async move {
             event.check().map_err(rejected)?;
             let routing_key = ShortString::try_new(self.routing_key.fill(event))
-                .map_err(|_| rejected("its routing key has more than 255 bytes"))?;
-            // Given up, a message takes its channel with it: what the broker says of it later is
-            // heard by nobody.
-            tokio::time::timeout(self.patience, self.send(event, routing_key))
+                .map_err(|_| rejected("the routing key is longer than 255 bytes"))?;
+            // On a timeout the channel is dropped with the message, so that a late confirmation
+            // cannot be taken for that of another message.
+            tokio::time::timeout(self.timeout, self.send(event, routing_key))
                 .await
                 .unwrap_or_else(|_| {
-                    let patience = self.patience;
-                    Err(unavailable(format!("no confirmation within {patience:?}")))
+                    let timeout = self.timeout;
+                    Err(unavailable(format!("no confirmation within {timeout:?}")))
                 })
         })
     }
@@ -141,9 +143,9 @@ impl outbox::Sink for Sink {
 impl Sink {
     async fn send(&self, event: &Event, routing_key: ShortString) -> Result<(), Refused> {
         let _slot = self.slots.acquire().await.map_err(unavailable)?;
-        let channel = self.channel().await?;
+        let channel = self.acquire_channel().await?;
         let options = BasicPublishOptions {
-            // Without it a message that no queue takes is confirmed, and gone.
+            // Without it the broker confirms and drops a message that no queue accepts.
             mandatory: true,
             ..BasicPublishOptions::default()
         };
@@ -168,24 +170,28 @@ impl Sink {
                 self.exchange.as_str(),
                 routing_key.as_str(),
             ))),
-            Confirmation::Nack(_) => Err(unavailable("RabbitMQ could not keep the message")),
-            Confirmation::NotRequested => return Err(unavailable("RabbitMQ does not confirm")),
+            Confirmation::Nack(_) => Err(unavailable("RabbitMQ could not store the message")),
+            Confirmation::NotRequested => {
+                return Err(unavailable(
+                    "RabbitMQ does not confirm messages on this channel",
+                ));
+            }
         };
-        self.idle().push(channel);
+        self.lock_idle().push(channel);
         confirmed
     }
 
-    /// A channel on which nothing is under way.
-    async fn channel(&self) -> Result<Channel, Refused> {
+    /// Returns a channel without an unconfirmed message.
+    async fn acquire_channel(&self) -> Result<Channel, Refused> {
         let idle = {
-            let mut idle = self.idle();
+            let mut idle = self.lock_idle();
             idle.retain(|channel| channel.status().connected());
             idle.pop()
         };
         if let Some(channel) = idle {
             return Ok(channel);
         }
-        let connection = self.connection().await?;
+        let connection = self.ensure_connected().await?;
         let channel = connection.create_channel().await.map_err(unavailable)?;
         channel
             .confirm_select(ConfirmSelectOptions::default())
@@ -194,34 +200,37 @@ impl Sink {
         Ok(channel)
     }
 
-    /// The connection, made by one for all who wait. After failures nobody tries for a while.
-    async fn connection(&self) -> Result<Arc<Connection>, Refused> {
-        let mut line = self.line.lock().await;
-        let failures = match &*line {
-            Line::Up(connection) if connection.status().connected() => {
+    /// Returns the connection. One caller connects while the others wait. After a failure the next
+    /// attempt is delayed, and callers get the last error until then.
+    async fn ensure_connected(&self) -> Result<Arc<Connection>, Refused> {
+        let mut state = self.connection.lock().await;
+        let failures = match &*state {
+            ConnectionState::Connected(connection) if connection.status().connected() => {
                 return Ok(Arc::clone(connection));
             }
-            Line::Down { until, reason, .. } if Instant::now() < *until => {
+            ConnectionState::Failed {
+                retry_at, reason, ..
+            } if Instant::now() < *retry_at => {
                 return Err(unavailable(reason));
             }
-            Line::Down { failures, .. } => *failures,
-            Line::Up(_) | Line::New => 0,
+            ConnectionState::Failed { failures, .. } => *failures,
+            ConnectionState::Connected(_) | ConnectionState::NotConnected => 0,
         };
         match self.connect().await {
             Ok(connection) => {
                 let connection = Arc::new(connection);
-                *line = Line::Up(Arc::clone(&connection));
+                *state = ConnectionState::Connected(Arc::clone(&connection));
                 Ok(connection)
             }
             Err(reason) => {
                 let failures = failures.saturating_add(1);
-                let pause = RECONNECT.spread(std::process::id(), failures);
-                tracing::warn!(?pause, "RabbitMQ is tried again: {reason}");
+                let delay = RECONNECT.spread(std::process::id(), failures);
+                tracing::warn!(?delay, "connecting to RabbitMQ failed, retrying: {reason}");
                 let refused = unavailable(&reason);
-                *line = Line::Down {
+                *state = ConnectionState::Failed {
                     failures,
                     reason: reason.into(),
-                    until: Instant::now() + pause,
+                    retry_at: Instant::now() + delay,
                 };
                 Err(refused)
             }
@@ -237,13 +246,13 @@ impl Sink {
             };
             declared.await.map_err(|error| {
                 let exchange = self.exchange.as_str();
-                format!("the exchange {exchange:?} cannot be created: {error}")
+                format!("cannot create the exchange {exchange:?}: {error}")
             })?;
         }
         Ok(connection)
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Channel>> {
+    fn lock_idle(&self) -> MutexGuard<'_, Vec<Channel>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! Messages out of a queue.
+//! Consumes messages from a queue.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -16,22 +16,22 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::AGGREGATE;
-use super::link::{address, connect, declare_exchange, name};
+use super::connection::{connect, declare_exchange, parse_address, short_name};
 use crate::consume::sealed::Run;
-use crate::consume::{Again, Message, RECONNECT, Treatment, check};
+use crate::consume::{Message, MessageHandler, NextTry, RECONNECT, check_limits};
 use crate::{Delivery, Error, Retries};
 
-/// How often a quorum queue delivered a message before.
+/// The header in which a quorum queue counts the earlier deliveries of a message.
 const DELIVERY_COUNT: &str = "x-delivery-count";
 
-/// What the queue of dead letters is called, after the name of the queue.
-const DEAD: &str = ".dead";
+/// The suffix of the name of the dead-letter queue.
+const DEAD_SUFFIX: &str = ".dead";
 
-/// A queue, and how its messages are treated.
+/// A queue, and the settings with which it is consumed.
 ///
-/// A message that failed is **held**: it stays with this consumer, unacknowledged, until its pause
-/// is over, and keeps its place among those [`in_flight`](Self::in_flight). RabbitMQ knows no later
-/// delivery, and to put a message back at once is to have it back at once.
+/// RabbitMQ cannot delay a redelivery: a message that is requeued comes back at once. So a message
+/// whose handler failed is **held**: it stays unacknowledged in this consumer until its delay has
+/// passed, and counts as [`in_flight`](Self::in_flight).
 #[derive(Clone)]
 pub struct Subscription {
     url: Box<str>,
@@ -42,7 +42,7 @@ pub struct Subscription {
     queue_type: QueueType,
 }
 
-/// What is declared where there is nothing.
+/// The type of the queues that are declared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueueType {
     Quorum,
@@ -50,8 +50,8 @@ enum QueueType {
 }
 
 impl Subscription {
-    /// The queue of this name at this server; the address is as for
-    /// [`Options::new`](super::Options::new).
+    /// A queue of a server. The address has the form that
+    /// [`Options::new`](super::Options::new) takes.
     pub fn new(url: impl Into<Box<str>>, queue: impl Into<Box<str>>) -> Self {
         Self {
             url: url.into(),
@@ -63,19 +63,20 @@ impl Subscription {
         }
     }
 
-    /// How many messages are treated at once, those that wait for their next try included.
+    /// The number of messages that are handled concurrently, including those that wait for their
+    /// next try.
     pub fn in_flight(self, in_flight: usize) -> Self {
         Self { in_flight, ..self }
     }
 
-    /// How often a message is tried. All pauses together must be shorter than the broker's
-    /// `consumer_timeout`, half an hour by default.
+    /// The retry policy. The sum of all delays must be shorter than the broker's
+    /// `consumer_timeout`, 30 minutes by default.
     pub fn retries(self, retries: Retries) -> Self {
         Self { retries, ..self }
     }
 
-    /// Creates what is missing: the exchange (durable, by topic), the queue (a quorum queue, whose
-    /// dead letters go to the queue `NAME.dead`), and a binding between them.
+    /// Creates the exchange (durable, topic), the queue (a quorum queue, whose dead letters go to the
+    /// queue `NAME.dead`) and the binding between them, as far as they do not exist.
     pub fn ensure_bound(
         mut self,
         exchange: impl Into<Box<str>>,
@@ -85,8 +86,8 @@ impl Subscription {
         self
     }
 
-    /// Creates durable classic queues instead of quorum queues: for a broker that is alone. They do
-    /// not count deliveries, so a message that ends its consumer comes back for ever.
+    /// Creates durable classic queues instead of quorum queues, for a single broker. They do not
+    /// count deliveries, so a message that crashes its consumer is redelivered without end.
     pub fn classic_queues(self) -> Self {
         Self {
             queue_type: QueueType::Classic,
@@ -98,56 +99,61 @@ impl Subscription {
 impl crate::Subscription for Subscription {}
 
 impl Run for Subscription {
-    async fn run(self, treatment: Treatment, shutdown: CancellationToken) -> Result<(), Error> {
-        check(self.in_flight, self.retries)?;
-        let consuming = Consuming {
-            address: address(&self.url)?,
-            queue: name("queue", &self.queue)?,
-            dead: name("queue", &format!("{}{DEAD}", self.queue))?,
+    async fn run(self, handler: MessageHandler, shutdown: CancellationToken) -> Result<(), Error> {
+        check_limits(self.in_flight, self.retries)?;
+        let consumer = ConsumerLoop {
+            address: parse_address(&self.url)?,
+            queue: short_name("queue", &self.queue)?,
+            dead_queue: short_name("queue", &format!("{}{DEAD_SUFFIX}", self.queue))?,
             bindings: self
                 .bindings
                 .iter()
-                .map(|(exchange, key)| Ok((name("exchange", exchange)?, name("routing key", key)?)))
+                .map(|(exchange, key)| {
+                    Ok((
+                        short_name("exchange", exchange)?,
+                        short_name("routing key", key)?,
+                    ))
+                })
                 .collect::<Result<_, Error>>()?,
-            // Checked to be far less.
+            // `check_limits` allows far less.
             in_flight: u16::try_from(self.in_flight).unwrap_or(u16::MAX),
             queue_type: self.queue_type,
             retries: self.retries,
-            treatment,
+            handler,
             shutdown,
             release: CancellationToken::new(),
         };
-        consuming.run().await;
+        consumer.run().await;
         Ok(())
     }
 }
 
-/// A consumer at work.
-struct Consuming {
+/// A running consumer.
+struct ConsumerLoop {
     address: AMQPUri,
     queue: ShortString,
-    dead: ShortString,
+    dead_queue: ShortString,
     bindings: Vec<(ShortString, ShortString)>,
     queue_type: QueueType,
     in_flight: u16,
     retries: Retries,
-    treatment: Treatment,
+    handler: MessageHandler,
     shutdown: CancellationToken,
-    /// Messages that are held go back: nothing is delivered to us any more.
+    /// Cancelled once nothing more is delivered to this consumer: held messages are requeued.
     release: CancellationToken,
 }
 
-impl Consuming {
+impl ConsumerLoop {
     async fn run(&self) {
         let mut tasks = JoinSet::new();
         let mut failures = 0;
-        while let Err(error) = self.serve(&mut tasks, &mut failures).await {
+        while let Err(error) = self.consume_connection(&mut tasks, &mut failures).await {
             failures += 1;
             let queue = self.queue.as_str();
-            tracing::warn!(queue, "RabbitMQ is tried again in a moment: {error}");
-            let pause = RECONNECT.spread(std::process::id(), failures);
+            tracing::warn!(queue, "consuming from RabbitMQ failed, retrying: {error}");
+            let delay = RECONNECT.spread(std::process::id(), failures);
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(delay) => {}
                 () = self.shutdown.cancelled() => break,
             }
         }
@@ -155,15 +161,19 @@ impl Consuming {
         while tasks.join_next().await.is_some() {}
     }
 
-    /// Consumes over one connection, until it breaks or all is over.
-    async fn serve(&self, tasks: &mut JoinSet<()>, failures: &mut u32) -> Result<(), String> {
+    /// Consumes over one connection, until it is lost or the consumer shuts down.
+    async fn consume_connection(
+        &self,
+        tasks: &mut JoinSet<()>,
+        failures: &mut u32,
+    ) -> Result<(), String> {
         if self.shutdown.is_cancelled() {
             return Ok(());
         }
         let connection = connect(&self.address).await?;
-        let served = async {
+        let consumed = async {
             let channel = connection.create_channel().await?;
-            self.declare(&channel).await?;
+            self.declare_queues(&channel).await?;
             channel
                 .basic_qos(self.in_flight, BasicQosOptions::default())
                 .await?;
@@ -182,41 +192,43 @@ impl Consuming {
                     () = self.shutdown.cancelled() => break,
                 };
                 let Some(received) = next.transpose()? else {
-                    return Ok(Over::Cancelled);
+                    return Ok(EndReason::Cancelled);
                 };
-                // The broker sends no more than may be in flight.
-                self.take(received, tasks);
+                // The prefetch count keeps the broker from delivering more than `in_flight`.
+                self.spawn_handler(received, tasks);
             }
-            // First of all: what goes back must not come here again.
+            // Before the release, so that requeued messages are not delivered to this consumer.
             channel
                 .basic_cancel(consumer.tag(), BasicCancelOptions::default())
                 .await?;
             self.release.cancel();
-            // What is under way can still be acknowledged; the rest goes back with the connection.
+            // Running handlers can still acknowledge. Closing the connection requeues the rest.
             while tasks.join_next().await.is_some() {}
             connection.close(200, "done".into()).await?;
-            Ok(Over::ShutDown)
+            Ok(EndReason::Shutdown)
         };
-        match served.await {
-            Ok(Over::ShutDown) => Ok(()),
-            Ok(Over::Cancelled) => Err("the queue is gone, or moved".into()),
-            // Whatever the last words of a connection are, nothing more is expected of it.
+        match consumed.await {
+            Ok(EndReason::Shutdown) => Ok(()),
+            Ok(EndReason::Cancelled) => {
+                Err("the broker cancelled the consumer: the queue was deleted or moved".into())
+            }
+            // An error of the connection does not matter during the shutdown.
             Err(_) if self.shutdown.is_cancelled() => Ok(()),
             Err(error) => Err(lapin::Error::to_string(&error)),
         }
     }
 
-    fn take(&self, received: Received, tasks: &mut JoinSet<()>) {
+    fn spawn_handler(&self, received: Received, tasks: &mut JoinSet<()>) {
         while tasks.try_join_next().is_some() {}
-        let message = Held {
+        let message = PendingMessage {
             acker: received.acker.clone(),
             release: self.release.clone(),
         };
-        let treatment = self.treatment.clone();
-        tasks.spawn(treatment.treat(message, read(received), self.retries));
+        let handler = self.handler.clone();
+        tasks.spawn(handler.process(message, to_delivery(received), self.retries));
     }
 
-    async fn declare(&self, channel: &Channel) -> lapin::Result<()> {
+    async fn declare_queues(&self, channel: &Channel) -> lapin::Result<()> {
         if self.bindings.is_empty() {
             return Ok(());
         }
@@ -232,11 +244,14 @@ impl Consuming {
             ..QueueDeclareOptions::default()
         };
         channel
-            .queue_declare(self.dead.clone(), durable, arguments.clone())
+            .queue_declare(self.dead_queue.clone(), durable, arguments.clone())
             .await?;
-        // The nameless exchange knows every queue by its name.
+        // The default exchange routes to every queue by its name.
         arguments.insert("x-dead-letter-exchange".into(), text(""));
-        arguments.insert("x-dead-letter-routing-key".into(), text(self.dead.as_str()));
+        arguments.insert(
+            "x-dead-letter-routing-key".into(),
+            text(self.dead_queue.as_str()),
+        );
         channel
             .queue_declare(self.queue.clone(), durable, arguments)
             .await?;
@@ -256,20 +271,20 @@ impl Consuming {
     }
 }
 
-/// How a connection came to its end.
-enum Over {
-    /// We were told to stop.
-    ShutDown,
-    /// The broker has nothing more for us.
+/// Why consuming over a connection ended.
+enum EndReason {
+    /// The consumer shuts down.
+    Shutdown,
+    /// The broker cancelled the consumer.
     Cancelled,
 }
 
-fn read(received: Received) -> Delivery {
+fn to_delivery(received: Received) -> Delivery {
     let properties = &received.properties;
     let headers = properties.headers().as_ref().map(FieldTable::inner);
     let header = |name: &str| headers.and_then(|headers| headers.get(name));
     let text = |text: &Option<ShortString>| text.as_ref().map(|text| Box::from(text.as_str()));
-    let before = header(DELIVERY_COUNT).and_then(count).unwrap_or(0);
+    let before = header(DELIVERY_COUNT).and_then(to_count).unwrap_or(0);
     Delivery {
         id: text(properties.message_id()).unwrap_or_default(),
         kind: text(properties.kind()).unwrap_or_else(|| received.routing_key.as_str().into()),
@@ -281,8 +296,8 @@ fn read(received: Received) -> Delivery {
     }
 }
 
-/// A number, in whichever width the broker wrote it.
-fn count(value: &AMQPValue) -> Option<u32> {
+/// Reads a number of any integer type.
+fn to_count(value: &AMQPValue) -> Option<u32> {
     let wide = value
         .as_long_long_int()
         .or_else(|| value.as_long_int().map(i64::from))
@@ -290,52 +305,58 @@ fn count(value: &AMQPValue) -> Option<u32> {
     wide.and_then(|count| u32::try_from(count).ok())
 }
 
-/// A message of which the broker waits for an acknowledgement.
-struct Held {
+/// A message that is delivered and not acknowledged.
+struct PendingMessage {
     acker: Acker,
     release: CancellationToken,
 }
 
-impl Message for Held {
+impl Message for PendingMessage {
     async fn keep_alive(&self) -> Infallible {
-        // The connection's heartbeat is all that the broker asks for.
+        // The heartbeat of the connection is enough.
         std::future::pending().await
     }
 
     async fn ack(self) {
-        log(self.acker.ack(BasicAckOptions::default()).await);
+        log_failure(self.acker.ack(BasicAckOptions::default()).await);
     }
 
-    async fn retry(&self, delay: Duration) -> Again {
+    async fn retry(&self, delay: Duration) -> NextTry {
         tokio::select! {
-            // With its channel gone it is somebody else's by now.
+            // If the channel is closed, the broker has requeued the message.
             () = tokio::time::sleep(delay) => {
-                if self.acker.usable() { Again::Here } else { Again::Elsewhere }
+                if self.acker.usable() {
+                    NextTry::InProcess
+                } else {
+                    NextTry::Redelivered
+                }
             }
             () = self.release.cancelled() => {
-                let back = BasicNackOptions {
+                let requeue = BasicNackOptions {
                     requeue: true,
                     ..BasicNackOptions::default()
                 };
-                log(self.acker.nack(back).await);
-                Again::Elsewhere
+                log_failure(self.acker.nack(requeue).await);
+                NextTry::Redelivered
             }
         }
     }
 
-    async fn bury(self, _reason: &str) {
-        // Not put back: the queue's dead-letter exchange takes it.
-        log(self
-            .acker
-            .reject(BasicRejectOptions { requeue: false })
-            .await);
+    async fn dead_letter(self, _reason: &str) {
+        // Rejected without requeueing: the queue's dead-letter exchange receives it.
+        let rejected = self.acker.reject(BasicRejectOptions { requeue: false });
+        log_failure(rejected.await);
     }
 }
 
-fn log(told: lapin::Result<bool>) {
-    match told {
+fn log_failure(result: lapin::Result<bool>) {
+    match result {
         Ok(true) => {}
-        Ok(false) => tracing::warn!("a message will be delivered again: its channel is gone"),
-        Err(error) => tracing::warn!("a message will be delivered again: {error}"),
+        Ok(false) => tracing::warn!(
+            "acknowledging failed, the message will be redelivered: the channel is closed"
+        ),
+        Err(error) => {
+            tracing::warn!("acknowledging failed, the message will be redelivered: {error}");
+        }
     }
 }

@@ -5,46 +5,46 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::load::{Drive, drive};
+use crate::load::{LoadOptions, run_load};
 use crate::target::{Dialect, Header};
-use crate::{Address, Error, Real};
+use crate::{Address, Error, SystemEnvironment};
 
-/// Drive an endpoint with new keys, replays and concurrent duplicates. It does as many real
-/// operations there as it can: use a test environment.
+/// Measure an endpoint under load: new keys, replays and concurrent duplicates. It executes as
+/// many real operations as it can: use a test environment.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the operation is, for example `http://127.0.0.1:8080/payments`
+    /// URL of the operation, for example `http://127.0.0.1:8080/payments`
     #[arg(value_name = "URL")]
     url: Address,
 
-    /// How many requests are under way at once
+    /// Number of concurrent connections, with one request each
     #[arg(long, value_name = "NUMBER", default_value_t = 16, value_parser = clap::value_parser!(u16).range(2..=4096))]
     connections: u16,
 
-    /// How long each of the three parts takes
+    /// Duration of each of the three phases
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = super::duration)]
     duration: Duration,
 
-    /// How requests are sent
+    /// HTTP method
     #[arg(long, default_value = "POST", value_parser = super::token)]
     method: String,
 
-    /// What requests carry, with {reference} or {key} for what is their own; a small payment if
-    /// absent
+    /// Request body, with `{reference}` or `{key}` for values that are new for each key; a small
+    /// payment by default
     #[arg(long, value_name = "TEXT")]
     body: Option<String>,
 
-    /// A header of every request; its value is never printed (repeatable)
+    /// Header of every request; its value is never printed (repeatable)
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = super::header)]
     headers: Vec<Header>,
 
-    /// The header that the key is in
+    /// Name of the key's header
     #[arg(long, value_name = "NAME", default_value = "Idempotency-Key", value_parser = super::token)]
     key_header: String,
 
-    /// How keys are written: quoted, or as they are
-    #[arg(long, value_enum, default_value_t = Spelling::Ietf)]
-    dialect: Spelling,
+    /// How keys are written: quoted or unquoted
+    #[arg(long, value_enum, default_value_t = DialectArg::Ietf)]
+    dialect: DialectArg,
 
     /// Print one JSON document
     #[arg(long)]
@@ -52,19 +52,19 @@ pub struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Spelling {
-    /// Quoted, as the IETF draft has it
+enum DialectArg {
+    /// Quoted, as in the IETF draft
     Ietf,
-    /// Unquoted, as Stripe has it
+    /// Unquoted, as at Stripe
     Stripe,
 }
 
 /// Runs the command.
 ///
 /// # Errors
-/// Where nothing answers, or no request with a new key succeeds.
+/// If the target does not respond, or no request with a new key succeeds.
 pub fn run(args: &Args) -> Result<(), Error> {
-    let mut load = Drive::new(args.url.clone());
+    let mut load = LoadOptions::new(args.url.clone());
     load.connections = args.connections.into();
     load.duration = args.duration;
     load.method.clone_from(&args.method);
@@ -74,10 +74,10 @@ pub fn run(args: &Args) -> Result<(), Error> {
     load.headers.clone_from(&args.headers);
     load.key_header.clone_from(&args.key_header);
     load.dialect = match args.dialect {
-        Spelling::Ietf => Dialect::Ietf,
-        Spelling::Stripe => Dialect::Stripe,
+        DialectArg::Ietf => Dialect::Ietf,
+        DialectArg::Stripe => Dialect::Stripe,
     };
-    let seen = super::runtime()?.block_on(drive(&load, &Real))?;
+    let seen = super::runtime()?.block_on(run_load(&load, &SystemEnvironment))?;
     let text = if args.json { seen.json() } else { seen.table() };
     super::print(&mut io::stdout().lock(), &text)?;
     Ok(())

@@ -7,56 +7,56 @@ use std::path::PathBuf;
 use clap::ValueEnum;
 use clap::error::ErrorKind;
 
-use super::Ended;
-use crate::target::{Case, Chosen, Counter, Dialect, Header, Target};
-use crate::{Address, Error, Real, Report};
+use super::CheckOutcome;
+use crate::target::{Case, Counter, Dialect, DialectChoice, Header, Target};
+use crate::{Address, Error, Report, SystemEnvironment};
 
-/// Probe an HTTP API for safe retries. It does real operations there, each under a new key: use a
-/// test environment. `{reference}` and `{key}` in bodies, headers, URLs and commands stand for a
-/// new name for each operation and for its key.
+/// Probe an HTTP API for safe retries. It executes real operations, each under a new key: use a
+/// test environment. In bodies, headers, URLs and commands, `{reference}` is replaced by a name
+/// that is new for each operation, and `{key}` by its key.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the operation is, for example `http://127.0.0.1:8080/payments`
+    /// URL of the operation, for example `http://127.0.0.1:8080/payments`
     #[arg(value_name = "URL")]
     url: Address,
 
-    /// How requests are sent
+    /// HTTP method
     #[arg(long, default_value = "POST", value_parser = super::token)]
     method: String,
 
-    /// What requests carry; a small payment if absent
+    /// Request body; a small payment by default
     #[arg(long, value_name = "TEXT")]
     body: Option<String>,
 
-    /// Another request for the same key; if absent, the first number in the body is changed
+    /// A different body for the same key; by default, the first number in the body is changed
     #[arg(long, value_name = "TEXT")]
     other_body: Option<String>,
 
-    /// A header of every request; its value is never printed (repeatable)
+    /// Header of every request; its value is never printed (repeatable)
     #[arg(long = "header", short = 'H', value_name = "NAME: VALUE", value_parser = super::header)]
     headers: Vec<Header>,
 
-    /// What a second customer sends instead, for the probe of isolation (repeatable)
+    /// Header of a second customer, for `tenant_isolation` (repeatable)
     #[arg(long = "other-header", value_name = "NAME: VALUE", value_parser = super::header)]
     other_headers: Vec<Header>,
 
-    /// The header that the key is in
+    /// Name of the key's header
     #[arg(long, value_name = "NAME", default_value = "Idempotency-Key", value_parser = super::token)]
     key_header: String,
 
-    /// How keys are written: quoted, or as they are
-    #[arg(long, value_enum, default_value_t = Spelling::Auto)]
-    dialect: Spelling,
+    /// How keys are written: quoted or unquoted
+    #[arg(long, value_enum, default_value_t = DialectArg::Auto)]
+    dialect: DialectArg,
 
-    /// How long an operation may take, and how long its outcome is waited for
+    /// How long an operation may take, and how long retries wait for its outcome
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = super::duration)]
     operation_timeout: std::time::Duration,
 
-    /// URL that counts the effects of an operation: a number, or an array
+    /// URL that returns the number of effects of an operation: a number, or an array
     #[arg(long, value_name = "URL", conflicts_with = "count_command")]
     count_url: Option<String>,
 
-    /// JSON Pointer to the number or the array in what the URL answers
+    /// JSON Pointer to the number or the array in the URL's response
     #[arg(long, value_name = "POINTER", requires = "count_url")]
     count_pointer: Option<String>,
 
@@ -68,24 +68,25 @@ pub struct Args {
     #[arg(long)]
     disruptive: bool,
 
-    /// How the API is brought to behave in some way: slow, linger (works at once, answers late),
-    /// timeout (works, then answers 504), declined, large, `store_failure` (repeatable)
+    /// A header or body that makes the API behave in a certain way: slow, linger (works at once,
+    /// responds late), timeout (works, then responds 504), declined, large, `store_failure`
+    /// (repeatable)
     #[arg(long = "case", value_name = "NAME=HEADER: VALUE|NAME=body:TEXT", value_parser = case)]
-    cases: Vec<(Name, Case)>,
+    cases: Vec<(CaseName, Case)>,
 
-    /// Kills the server at once and starts it again
+    /// Command that kills the server at once and starts it again
     #[arg(long, value_name = "COMMAND")]
     crash_command: Option<String>,
 
-    /// Makes the store of the keys fail
+    /// Command that makes the key store fail
     #[arg(long, value_name = "COMMAND", requires = "heal_store_command")]
     break_store_command: Option<String>,
 
-    /// Makes the store of the keys work again
+    /// Command that makes the key store work again
     #[arg(long, value_name = "COMMAND", requires = "break_store_command")]
     heal_store_command: Option<String>,
 
-    /// What could not be seen counts as a failure
+    /// Fail if a guarantee could not be seen
     #[arg(long)]
     strict: bool,
 
@@ -99,17 +100,17 @@ pub struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Spelling {
-    /// By what the API does with quotes
+enum DialectArg {
+    /// Detect it from what the API does with quotes
     Auto,
-    /// Quoted, as the IETF draft has it
+    /// Quoted, as in the IETF draft
     Ietf,
-    /// Unquoted, as Stripe has it
+    /// Unquoted, as at Stripe
     Stripe,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Name {
+enum CaseName {
     Slow,
     Linger,
     Timeout,
@@ -130,9 +131,9 @@ impl Args {
         target.other_headers.clone_from(&self.other_headers);
         target.key_header.clone_from(&self.key_header);
         target.dialect = match self.dialect {
-            Spelling::Auto => Chosen::Auto,
-            Spelling::Ietf => Chosen::Fixed(Dialect::Ietf),
-            Spelling::Stripe => Chosen::Fixed(Dialect::Stripe),
+            DialectArg::Auto => DialectChoice::Auto,
+            DialectArg::Ietf => DialectChoice::Fixed(Dialect::Ietf),
+            DialectArg::Stripe => DialectChoice::Fixed(Dialect::Stripe),
         };
         target.operation_timeout = self.operation_timeout;
         target.counter = match (&self.count_url, &self.count_command) {
@@ -145,12 +146,12 @@ impl Args {
         };
         for (name, case) in &self.cases {
             let place = match name {
-                Name::Slow => &mut target.cases.slow,
-                Name::Linger => &mut target.cases.linger,
-                Name::Timeout => &mut target.cases.timeout,
-                Name::Declined => &mut target.cases.declined,
-                Name::Large => &mut target.cases.large,
-                Name::StoreFailure => &mut target.cases.store_failure,
+                CaseName::Slow => &mut target.cases.slow,
+                CaseName::Linger => &mut target.cases.linger,
+                CaseName::Timeout => &mut target.cases.timeout,
+                CaseName::Declined => &mut target.cases.declined,
+                CaseName::Large => &mut target.cases.large,
+                CaseName::StoreFailure => &mut target.cases.store_failure,
             };
             *place = Some(case.clone());
         }
@@ -168,19 +169,19 @@ impl Args {
     }
 }
 
-/// Runs the command. A URL to count at that is none, and a file that cannot be written, are usage
+/// Runs the command. An invalid `--count-url` and a `--junit` file that cannot be written are usage
 /// errors and end the process with 2.
 ///
 /// # Errors
 /// Where nothing could be probed, or the report could not be written.
-pub fn run(args: &Args) -> Result<Ended, Error> {
+pub fn run(args: &Args) -> Result<CheckOutcome, Error> {
     let junit = prepare(args).unwrap_or_else(|wrong| wrong.exit());
-    let checked = super::runtime()?.block_on(crate::check(&args.target(), &Real));
-    tell(args, checked, junit, &mut io::stdout().lock())
+    let checked = super::runtime()?.block_on(crate::check(&args.target(), &SystemEnvironment));
+    write_reports(args, checked, junit, &mut io::stdout().lock())
 }
 
-/// All that can be wrong before anything is done at the target. The file is made here: a run that
-/// does not come to its end leaves an empty one, and not what the last run found.
+/// Checks the options before the first request. The file is created here: a run that is interrupted
+/// leaves an empty file, not the last run's report.
 fn prepare(args: &Args) -> Result<Option<File>, clap::Error> {
     let wrong = |text: String| clap::Error::raw(ErrorKind::ValueValidation, text);
     if let Some(url) = &args.count_url {
@@ -198,19 +199,19 @@ fn prepare(args: &Args) -> Result<Option<File>, clap::Error> {
     file.transpose()
 }
 
-/// Prints first: what was found at the cost of so many operations is not lost with a file. Where
-/// nothing was found, both say why.
-fn tell(
+/// Writes both reports. Prints first, so that the result of so many operations is not lost if the
+/// file cannot be written. If nothing could be probed, both contain the error.
+fn write_reports(
     args: &Args,
     checked: Result<Report, Error>,
     junit: Option<File>,
     output: &mut impl Write,
-) -> Result<Ended, Error> {
+) -> Result<CheckOutcome, Error> {
     let text = match &checked {
         Ok(report) if args.json => report.json(),
         Ok(report) => report.table(super::width(), super::coloured()),
         Err(error) if args.json => error.json(&args.url),
-        // Whoever runs the command says it where errors belong.
+        // The binary prints the error to stderr.
         Err(_) => String::new(),
     };
     let printed = super::print(output, &text);
@@ -219,33 +220,33 @@ fn tell(
             Ok(report) => report.junit(args.strict),
             Err(error) => error.junit(&args.url),
         };
-        let told = |error: io::Error| io::Error::new(error.kind(), format!("--junit: {error}"));
-        file.write_all(xml.as_bytes()).map_err(told)
+        let failed = |error: io::Error| io::Error::new(error.kind(), format!("--junit: {error}"));
+        file.write_all(xml.as_bytes()).map_err(failed)
     });
     let report = checked?;
     printed?;
     written?;
     Ok(match (report.passed(false), report.passed(args.strict)) {
-        (true, true) => Ended::Well,
-        (true, false) => Ended::Unseen,
-        (false, _) => Ended::Badly,
+        (true, true) => CheckOutcome::Passed,
+        (true, false) => CheckOutcome::Incomplete,
+        (false, _) => CheckOutcome::Failed,
     })
 }
 
-fn case(text: &str) -> Result<(Name, Case), String> {
+fn case(text: &str) -> Result<(CaseName, Case), String> {
     let (name, how) = text
         .split_once('=')
         .ok_or("write it as NAME='HEADER: VALUE' or NAME=body:TEXT")?;
     let name = match name.trim() {
-        "slow" => Name::Slow,
-        "linger" => Name::Linger,
-        "timeout" => Name::Timeout,
-        "declined" => Name::Declined,
-        "large" => Name::Large,
-        "store_failure" => Name::StoreFailure,
+        "slow" => CaseName::Slow,
+        "linger" => CaseName::Linger,
+        "timeout" => CaseName::Timeout,
+        "declined" => CaseName::Declined,
+        "large" => CaseName::Large,
+        "store_failure" => CaseName::StoreFailure,
         other => {
             return Err(format!(
-                "{other:?} is no case: slow, linger, timeout, declined, large or store_failure"
+                "unknown case {other:?}: use slow, linger, timeout, declined, large or store_failure"
             ));
         }
     };
@@ -262,8 +263,8 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::catalogue::Id;
-    use crate::record::{Record, Stop};
+    use crate::catalogue::ProbeId;
+    use crate::probe_log::{ProbeLog, Stop};
 
     #[derive(Parser)]
     struct Cli {
@@ -276,7 +277,7 @@ mod tests {
         Cli::parse_from(args).args
     }
 
-    /// A file of this test alone, which is there no more when the test is over.
+    /// A temporary file, deleted on drop.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -301,7 +302,7 @@ mod tests {
     }
 
     fn report(fails: bool, unseen: bool) -> Report {
-        let mut replay = Record::default();
+        let mut replay = ProbeLog::default();
         if fails {
             replay.fail("it was executed 2 times");
         }
@@ -311,8 +312,8 @@ mod tests {
             Ok(())
         };
         let findings = vec![
-            replay.finding(Id::Replay, Ok(())),
-            Record::default().finding(Id::SlowOperation, slow),
+            replay.finding(ProbeId::Replay, Ok(())),
+            ProbeLog::default().finding(ProbeId::SlowOperation, slow),
         ];
         Report::new("http://shop/".to_owned(), Dialect::Ietf, true, findings)
     }
@@ -325,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_written_is_said_before_anything_is_done() {
+    fn options_that_cannot_work_are_refused_before_the_first_request() {
         let nowhere = Scratch::new("nowhere").0.join("x.xml");
         let option = format!("--junit={}", nowhere.display());
         for (option, name) in [(&option[..], "--junit"), ("--count-url=odd", "--count-url")] {
@@ -338,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_run_is_gone_as_soon_as_this_one_begins() {
+    fn a_run_replaces_the_junit_file_of_the_last_one_at_its_start() {
         let scratch = Scratch::new("last.xml");
         std::fs::write(&scratch.0, "<testsuites failures=\"0\"/>").unwrap();
         let args = args(&[&scratch.option(), "--json"]);
@@ -346,7 +347,7 @@ mod tests {
         assert_eq!(scratch.text(), "");
 
         let mut printed = Vec::new();
-        let ended = tell(&args, Err(unreachable()), junit, &mut printed);
+        let ended = write_reports(&args, Err(unreachable()), junit, &mut printed);
         assert!(matches!(ended, Err(Error::Unreachable { .. })));
         let document: Value = serde_json::from_slice(&printed).unwrap();
         assert_eq!(document["url"], "http://shop/payments");
@@ -358,34 +359,34 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_is_printed_even_if_the_file_cannot_be_written() {
+    fn a_report_is_printed_even_if_the_junit_file_cannot_be_written() {
         let scratch = Scratch::new("full.xml");
         std::fs::write(&scratch.0, "").unwrap();
         // Open for reading alone: to write to it fails, as on a full disk.
         let closed = || Some(File::open(&scratch.0).unwrap());
         let mut printed = Vec::new();
         let args = args(&[]);
-        let ended = tell(&args, Ok(report(true, false)), closed(), &mut printed);
+        let ended = write_reports(&args, Ok(report(true, false)), closed(), &mut printed);
         let error = ended.unwrap_err().to_string();
         assert!(error.starts_with("--junit: "), "{error}");
         let table = String::from_utf8(printed).unwrap();
         assert!(table.contains("it was executed 2 times"), "{table}");
-        // Why nothing was probed matters more than that this could not be written.
-        let ended = tell(&args, Err(unreachable()), closed(), &mut Vec::new());
+        // The reason why nothing was probed takes precedence over the failed write.
+        let ended = write_reports(&args, Err(unreachable()), closed(), &mut Vec::new());
         assert!(matches!(ended, Err(Error::Unreachable { .. })));
     }
 
     #[test]
-    fn what_was_not_seen_is_told_from_what_is_broken() {
+    fn strict_distinguishes_incomplete_from_failed() {
         for (strict, fails, unseen, expected) in [
-            (false, false, true, Ended::Well),
-            (true, false, false, Ended::Well),
-            (true, false, true, Ended::Unseen),
-            (true, true, true, Ended::Badly),
-            (false, true, false, Ended::Badly),
+            (false, false, true, CheckOutcome::Passed),
+            (true, false, false, CheckOutcome::Passed),
+            (true, false, true, CheckOutcome::Incomplete),
+            (true, true, true, CheckOutcome::Failed),
+            (false, true, false, CheckOutcome::Failed),
         ] {
             let args = args(if strict { &["--strict"] } else { &[] });
-            let ended = tell(&args, Ok(report(fails, unseen)), None, &mut Vec::new());
+            let ended = write_reports(&args, Ok(report(fails, unseen)), None, &mut Vec::new());
             assert_eq!(ended.unwrap(), expected, "{strict} {fails} {unseen}");
         }
     }

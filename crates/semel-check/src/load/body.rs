@@ -1,14 +1,14 @@
-//! Where a body ends. It is read and forgotten: only that it was whole counts.
+//! Finds the end of a body. The content is discarded: only completeness counts.
 
 use std::io;
 
 use crate::wire::{MAX_BODY, MAX_HEAD};
 
-/// What is still to come of a body.
+/// The unread part of a body.
 pub(super) enum Body {
-    /// So many bytes.
+    /// A known number of bytes.
     Length(usize),
-    /// Parts that say how long they are.
+    /// Chunked encoding.
     Chunks(Chunks),
     /// Up to the end of the connection.
     Rest {
@@ -17,13 +17,13 @@ pub(super) enum Body {
     },
 }
 
-/// Where in its parts a body is.
+/// The position within a chunked body.
 #[derive(Default)]
 pub(super) struct Chunks {
-    /// Of this part, with the end of the line after it.
+    /// Bytes left of this chunk, with the line end after it.
     left: usize,
     seen: usize,
-    /// All parts were there, and what follows are trailers.
+    /// All chunks were read, and trailers follow.
     trailers: bool,
 }
 
@@ -40,15 +40,14 @@ impl Body {
         Self::Chunks(Chunks::default())
     }
 
-    /// As `Content-Length` says.
+    /// From `Content-Length`.
     pub(super) fn length(value: &[u8]) -> io::Result<Self> {
         let text = std::str::from_utf8(value).map_err(io::Error::other)?;
         let length = text.trim().parse().map_err(io::Error::other)?;
         grown(0, length).map(Self::Length)
     }
 
-    /// Looks at what was read. Gives how much of it need not be seen again, and whether the body
-    /// is over.
+    /// Consumes bytes. Returns how many were consumed, and whether the body is complete.
     pub(super) fn take(&mut self, bytes: &[u8]) -> io::Result<(usize, bool)> {
         match self {
             Self::Length(left) => {
@@ -58,9 +57,9 @@ impl Body {
             }
             Self::Chunks(chunks) => {
                 let (taken, over) = chunks.take(bytes)?;
-                // What is left is the beginning of a line.
+                // The rest is the beginning of a line.
                 if !over && bytes.len() - taken > MAX_HEAD {
-                    return Err(io::Error::other("a line of an answer is too long"));
+                    return Err(io::Error::other("a line of a response is too long"));
                 }
                 Ok((taken, over))
             }
@@ -73,7 +72,7 @@ impl Body {
 }
 
 impl Chunks {
-    /// How many bytes were understood, and whether they were the last.
+    /// Returns how many bytes were parsed, and whether they were the last.
     fn take(&mut self, bytes: &[u8]) -> io::Result<(usize, bool)> {
         let mut at = 0;
         loop {
@@ -106,11 +105,11 @@ impl Chunks {
     }
 }
 
-/// How long a body is by now, if that is not too long.
+/// The length so far, or an error if it exceeds the limit.
 fn grown(seen: usize, more: usize) -> io::Result<usize> {
     let length = seen.saturating_add(more);
     if length > MAX_BODY {
-        return Err(io::Error::other("the body of an answer is too long"));
+        return Err(io::Error::other("the body of a response is too long"));
     }
     Ok(length)
 }
@@ -129,7 +128,7 @@ mod tests {
     ];
 
     #[test]
-    fn chunked_bodies_end_where_they_say_however_they_are_cut() {
+    fn chunked_bodies_end_correctly_however_they_are_split() {
         for (text, complete) in CHUNKED {
             for size in [1, 2, 3, 5, 100] {
                 let (mut body, mut buffer) = (Body::chunks(), Vec::new());
@@ -151,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_counted_down_and_the_rest_never_ends() {
+    fn a_body_with_a_length_ends_and_one_without_does_not() {
         let mut body = Body::length(b" 3 ").unwrap();
         assert_eq!(body.take(b"ab").unwrap(), (2, false));
         assert_eq!(body.take(b"cd").unwrap(), (1, true));

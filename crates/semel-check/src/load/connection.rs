@@ -1,4 +1,4 @@
-//! One connection that stays open, with as little work between two requests as there can be.
+//! A keep-alive connection with little work between two requests.
 
 use std::io;
 use std::time::Duration;
@@ -8,38 +8,38 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::body::Body;
 use crate::wire::{MAX_HEAD, MAX_HEADERS, is_chunked, marks};
-use crate::{Address, Stream, World};
+use crate::{Address, Environment, Stream};
 
-/// A server that says nothing for so long never will.
+/// Timeout of a connect, and of a request with its response.
 const PATIENCE: Duration = Duration::from_secs(30);
 const ROOM: usize = 16 << 10;
-/// Large answers are read in large parts, and no larger: every connection has its own room.
+/// Largest read buffer; every connection has its own.
 const MOST_ROOM: usize = 256 << 10;
 
-/// What is looked at of an answer.
-pub(super) struct Seen {
+/// What is measured of a response.
+pub(super) struct Sample {
     pub(super) status: u16,
     pub(super) replayed: bool,
     pub(super) took: Duration,
 }
 
-impl Seen {
+impl Sample {
     pub(super) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
 }
 
-/// A connection to the target, opened again where the target closes it.
-pub(super) struct Lane<'a> {
+/// A connection to the target, reopened when the target closes it.
+pub(super) struct LoadConnection<'a> {
     address: &'a Address,
-    world: &'a dyn World,
+    environment: &'a dyn Environment,
     stream: Option<Box<dyn Stream>>,
     request: Vec<u8>,
-    /// What was read and not yet looked at.
+    /// Read, but not yet parsed.
     answer: Vec<u8>,
 }
 
-/// How an answer goes on after its head.
+/// The head of a response.
 struct Head {
     status: u16,
     replayed: bool,
@@ -48,33 +48,36 @@ struct Head {
     closes: bool,
 }
 
-impl<'a> Lane<'a> {
-    pub(super) async fn open(address: &'a Address, world: &'a dyn World) -> io::Result<Self> {
-        let connecting = timeout(PATIENCE, world.connect(address)).await;
-        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "cannot connect in time");
+impl<'a> LoadConnection<'a> {
+    pub(super) async fn open(
+        address: &'a Address,
+        environment: &'a dyn Environment,
+    ) -> io::Result<Self> {
+        let connecting = timeout(PATIENCE, environment.connect(address)).await;
+        let late = |_| io::Error::new(io::ErrorKind::TimedOut, "connecting timed out");
         Ok(Self {
             address,
-            world,
+            environment,
             stream: Some(connecting.map_err(late)??),
             request: Vec::with_capacity(ROOM),
             answer: Vec::with_capacity(ROOM),
         })
     }
 
-    /// Sends a request and waits for its answer. After an error the next one has a connection
-    /// of its own.
-    pub(super) async fn ask(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> io::Result<Seen> {
+    /// Sends a request and reads its response. After an error the next request opens a new
+    /// connection.
+    pub(super) async fn send(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> io::Result<Sample> {
         self.request.clear();
         write(&mut self.request);
         let began = Instant::now();
         timeout_at(began + PATIENCE, self.exchange(began)).await?
     }
 
-    async fn exchange(&mut self, mut began: Instant) -> io::Result<Seen> {
+    async fn exchange(&mut self, mut began: Instant) -> io::Result<Sample> {
         let mut stream = if let Some(stream) = self.stream.take() {
             stream
         } else {
-            let stream = self.world.connect(self.address).await?;
+            let stream = self.environment.connect(self.address).await?;
             began = Instant::now();
             stream
         };
@@ -86,14 +89,14 @@ impl<'a> Lane<'a> {
         if goes_on && !head.closes {
             self.stream = Some(stream);
         }
-        Ok(Seen {
+        Ok(Sample {
             status: head.status,
             replayed: head.replayed,
             took,
         })
     }
 
-    /// The head of the final answer; what a server says on the way is none.
+    /// Reads the head of the final response and skips informational ones.
     async fn head(&mut self, stream: &mut Box<dyn Stream>) -> io::Result<Head> {
         loop {
             if stream.read_buf(&mut self.answer).await? == 0 {
@@ -106,13 +109,12 @@ impl<'a> Lane<'a> {
                 self.answer.drain(..head.length);
             }
             if self.answer.len() > MAX_HEAD {
-                return Err(io::Error::other("the head of an answer is too long"));
+                return Err(io::Error::other("the head of a response is too long"));
             }
         }
     }
 
-    /// Reads a body to its end, and keeps nothing of it. Gives whether the connection goes on
-    /// after it.
+    /// Reads a body to its end and discards it. Returns whether the connection can be reused.
     async fn skip(&mut self, stream: &mut Box<dyn Stream>, head: &mut Head) -> io::Result<bool> {
         let mut at = head.length;
         loop {
@@ -121,7 +123,7 @@ impl<'a> Lane<'a> {
                 return Ok(true);
             }
             let full = self.answer.len() == self.answer.capacity();
-            // Mostly all of it, so that nothing has to be moved.
+            // Mostly all of it, so that nothing is moved.
             self.answer.drain(..at + taken);
             at = 0;
             if full && self.answer.capacity() < MOST_ROOM {
@@ -155,7 +157,7 @@ fn head(bytes: &[u8]) -> io::Result<Option<Head>> {
     for header in response.headers.iter() {
         let is = |name: &str| header.name.eq_ignore_ascii_case(name);
         if is("content-length") {
-            // Chunks say better where they end.
+            // Chunked encoding takes precedence.
             if !matches!(head.body, Body::Chunks(_)) {
                 head.body = Body::length(header.value)?;
             }
@@ -179,18 +181,18 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::Pending;
+    use crate::BoxFuture;
     use crate::wire::MAX_BODY;
 
-    /// What a server does on one connection, whatever it is asked.
+    /// What a server does on one connection.
     #[derive(Clone, Copy)]
     enum Server {
         Says(&'static str),
-        /// The same, and takes a second to take the connection.
+        /// The same, after a second to accept the connection.
         SaysLate(&'static str),
-        /// The first once, the second for longer than anybody may listen.
+        /// The first once, then the second for longer than the client reads.
         NeverEnds(&'static str, &'static str),
-        /// Neither takes the connection nor refuses it.
+        /// Neither accepts nor refuses the connection.
         Hangs,
     }
 
@@ -203,15 +205,15 @@ mod tests {
         }
     }
 
-    impl World for Servers {
-        fn connect<'a>(&'a self, _: &'a Address) -> Pending<'a, io::Result<Box<dyn Stream>>> {
+    impl Environment for Servers {
+        fn connect<'a>(&'a self, _: &'a Address) -> BoxFuture<'a, io::Result<Box<dyn Stream>>> {
             let server = self.0.lock().unwrap().pop_front().unwrap();
             Box::pin(async move {
                 let (client, mut stream) = tokio::io::duplex(ROOM);
                 let (first, rest) = match server {
                     Server::Says(all) => (all, None),
                     Server::SaysLate(all) => {
-                        // sleeps because it is late; the clock is paused and costs nothing.
+                        // sleeps because the server is late; the clock is paused.
                         tokio::time::sleep(Duration::from_secs(1)).await;
                         (all, None)
                     }
@@ -232,11 +234,11 @@ mod tests {
             })
         }
 
-        fn ask<'a>(&'a self, _: &'a str) -> Pending<'a, io::Result<String>> {
+        fn output<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<String>> {
             Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
         }
 
-        fn run<'a>(&'a self, _: &'a str) -> Pending<'a, io::Result<()>> {
+        fn run<'a>(&'a self, _: &'a str) -> BoxFuture<'a, io::Result<()>> {
             Box::pin(async { Err(io::ErrorKind::Unsupported.into()) })
         }
     }
@@ -245,18 +247,18 @@ mod tests {
         "http://shop/".parse().unwrap()
     }
 
-    async fn ask(lane: &mut Lane<'_>) -> io::Result<Seen> {
-        lane.ask(|bytes| bytes.extend_from_slice(b"?")).await
+    async fn send(connection: &mut LoadConnection<'_>) -> io::Result<Sample> {
+        connection.send(|bytes| bytes.extend_from_slice(b"?")).await
     }
 
-    /// On paused time: what hangs would hang here, too, and what is given up takes no time.
+    /// On paused time, so that a timeout takes no real time.
     #[tokio::test(start_paused = true)]
-    async fn no_connection_is_waited_for_without_an_end() {
+    async fn connecting_and_responding_have_a_timeout() {
         let closing = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
         let address = shop();
         let hangs = Servers::new([Server::Hangs]);
         let start = Instant::now();
-        let error = Lane::open(&address, &hangs).await.err().unwrap();
+        let error = LoadConnection::open(&address, &hangs).await.err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(start.elapsed() < PATIENCE * 2);
 
@@ -265,19 +267,19 @@ mod tests {
             Server::Hangs,
             Server::SaysLate(closing),
         ]);
-        let mut lane = Lane::open(&address, &later).await.unwrap();
-        assert_eq!(ask(&mut lane).await.unwrap().status, 200);
+        let mut connection = LoadConnection::open(&address, &later).await.unwrap();
+        assert_eq!(send(&mut connection).await.unwrap().status, 200);
         let start = Instant::now();
-        let error = ask(&mut lane).await.err().unwrap();
+        let error = send(&mut connection).await.err().unwrap();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         assert!(start.elapsed() < PATIENCE * 2);
-        let seen = ask(&mut lane).await.unwrap();
-        // What it took to connect is no part of what the answer took.
+        let seen = send(&mut connection).await.unwrap();
+        // The time to connect is not part of the latency.
         assert_eq!((seen.status, seen.took), (200, Duration::ZERO));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn answers_without_an_end_are_errors_and_need_no_memory() {
+    async fn an_endless_response_is_an_error_and_uses_bounded_memory() {
         let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
         for (first, rest) in [
             ("HTTP/1.1 200 OK\r\n", "X: y\r\n"),
@@ -292,16 +294,16 @@ mod tests {
         ] {
             let servers = Servers::new([Server::NeverEnds(first, rest)]);
             let address = shop();
-            let mut lane = Lane::open(&address, &servers).await.unwrap();
-            let error = ask(&mut lane).await.err().unwrap();
-            // Neither that it took too long, nor that it ended at last.
+            let mut connection = LoadConnection::open(&address, &servers).await.unwrap();
+            let error = send(&mut connection).await.err().unwrap();
+            // Neither a timeout nor an end of the stream.
             assert_eq!(error.kind(), io::ErrorKind::Other, "{first}{rest}");
-            assert!(lane.answer.capacity() <= MOST_ROOM, "{first}{rest}");
+            assert!(connection.answer.capacity() <= MOST_ROOM, "{first}{rest}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn large_answers_are_read_to_their_end_in_little_room() {
+    async fn a_large_response_is_read_to_its_end_in_a_bounded_buffer() {
         let part = "x".repeat(1 << 20);
         let chunk = format!("100000\r\n{part}\r\n");
         for (head, body) in [
@@ -314,28 +316,28 @@ mod tests {
             let text = format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}");
             let servers = Servers::new([Server::Says(text.leak())]);
             let address = shop();
-            let mut lane = Lane::open(&address, &servers).await.unwrap();
-            assert_eq!(ask(&mut lane).await.unwrap().status, 200, "{head}");
-            assert!(lane.stream.is_some(), "{head}");
-            assert!(lane.answer.capacity() <= MOST_ROOM, "{head}");
+            let mut connection = LoadConnection::open(&address, &servers).await.unwrap();
+            assert_eq!(send(&mut connection).await.unwrap().status, 200, "{head}");
+            assert!(connection.stream.is_some(), "{head}");
+            assert!(connection.answer.capacity() <= MOST_ROOM, "{head}");
         }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_a_server_says_on_the_way_is_no_answer() {
+    async fn informational_responses_are_skipped() {
         let servers = Servers::new([Server::Says(
             "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n\
              HTTP/1.1 201 Created\r\nContent-Length: 2\r\n\r\n{}",
         )]);
         let address = shop();
-        let mut lane = Lane::open(&address, &servers).await.unwrap();
-        assert_eq!(ask(&mut lane).await.unwrap().status, 201);
-        // Nobody says anything more: the answer after it is not the rest of this one.
-        assert!(ask(&mut lane).await.is_err());
+        let mut connection = LoadConnection::open(&address, &servers).await.unwrap();
+        assert_eq!(send(&mut connection).await.unwrap().status, 201);
+        // The server sends nothing more: the next response is not the rest of this one.
+        assert!(send(&mut connection).await.is_err());
     }
 
     #[test]
-    fn heads_say_how_the_answer_goes_on() {
+    fn a_head_gives_the_framing_of_the_response() {
         let plain =
             b"HTTP/1.1 201 Created\r\nContent-Length: 3\r\nIdempotent-Replayed: true\r\n\r\n";
         let seen = head(plain).unwrap().unwrap();
@@ -348,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_heeded_before_a_length_and_no_body_has_none() {
+    fn chunked_encoding_takes_precedence_and_a_204_has_no_body() {
         for (lines, chunks) in [
             ("Transfer-Encoding: chunked\r\nContent-Length: 3", true),
             (
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replay_is_what_says_so_and_nothing_that_sounds_alike() {
+    fn only_replay_headers_mark_a_replay() {
         for (line, replayed) in [
             ("Idempotent-Replayed: true", true),
             ("X-Idempotency-Replayed: 1", true),

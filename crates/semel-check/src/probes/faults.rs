@@ -1,238 +1,243 @@
-//! The store or the process fails while an operation is under way.
+//! The store or the process fails while an operation is in progress.
 
 use std::pin::{Pin, pin};
 
 use futures_util::future::join;
 use tokio::time::{Duration, Instant, sleep, timeout};
 
-use super::interrupted::{Fault, Moment, judge_after_fault, under_way, until};
-use super::outcomes::happened;
-use crate::answers::{difference, tell};
-use crate::caller::Caller;
-use crate::counter::Counting;
-use crate::kind::Kind;
-use crate::operation::{Operation, Shape};
-use crate::record::{Record, Stop};
-use crate::wire::Answer;
+use super::interrupted::{Fault, Moment, answer_before, judge_after_fault, long_running_case};
+use super::outcomes::judge_effect_before_fault;
+use crate::client::ProbeClient;
+use crate::counter::EffectBaseline;
+use crate::operation::{Operation, RequestVariant};
+use crate::probe_log::{ProbeLog, Stop};
+use crate::response::{describe, difference};
+use crate::response_kind::ResponseKind;
+use crate::wire::Response;
 
-/// Between two looks whether the target is back.
+/// Interval between two attempts to connect.
 const LOOK: Duration = Duration::from_millis(100);
 
 pub(super) async fn failed_completion(
-    caller: &Caller<'_>,
-    record: &mut Record,
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
 ) -> Result<(), Stop> {
-    let commands = &caller.target.commands;
+    let commands = &client.target.commands;
     let (Some(break_store), Some(heal_store)) = (&commands.break_store, &commands.heal_store)
     else {
-        return by_case(caller, record).await;
+        return fail_by_case(client, log).await;
     };
-    let Some((case, moment)) = under_way(caller) else {
+    let Some((case, moment)) = long_running_case(client) else {
         return Err(Stop::NotSeen(
-            "needs an operation that is under way while the store breaks: --case \
-             linger='HEADER: VALUE' (works at once, answers late) or --case slow"
+            "needs an operation that is in progress while the store breaks: --case \
+             linger='HEADER: VALUE' (works at once, responds late) or --case slow"
                 .to_owned(),
         ));
     };
-    let operation = caller.operation();
-    let shape = Shape::case(Some(case));
-    record.sent(format!(
+    let operation = client.operation();
+    let variant = RequestVariant::case(Some(case));
+    log.sent(format!(
         "{}, the store broken before it ended and healed afterwards, then retries",
-        caller.told(&operation, shape)
+        client.describe_request(&operation, variant)
     ));
-    let counting = caller.counting(&operation, shape).await?;
+    let baseline = client.effect_baseline(&operation, variant).await?;
     let sent = Instant::now();
-    let mut first = pin!(caller.ask(&operation, shape));
-    let early = until(first.as_mut(), caller, &operation, &counting, moment).await?;
+    let mut first = pin!(client.send(&operation, variant));
+    let early = answer_before(first.as_mut(), client, &operation, &baseline, moment).await?;
     if early.is_some() {
-        return Err(too_early());
+        return Err(ended_too_early());
     }
-    let (early, broken) = beside(first.as_mut(), run(caller, break_store)).await;
+    let (early, broken) = run_during(first.as_mut(), run_command(client, break_store)).await;
     let answer = match (early, &broken) {
         (None, Ok(())) => Some(first.await),
-        // What broke off meanwhile was broken by it; a success may have been recorded before.
-        (Some(early), Ok(())) if caller.success(&early).is_none() => Some(early),
+        // The broken store ended it; a success may have been recorded before.
+        (Some(early), Ok(())) if client.success(&early).is_none() => Some(early),
         (Some(_) | None, _) => None,
     };
-    // In any case: nobody wants a broken store to be left behind.
-    run(caller, heal_store).await?;
+    // In any case, so that no broken store is left behind.
+    run_command(client, heal_store).await?;
     broken?;
     let Some(first) = answer else {
-        return Err(too_early());
+        return Err(ended_too_early());
     };
-    record.saw_answer("first", &first);
-    let mut fault = Fault::new(&operation, shape, &counting);
-    fault.told = caller.success(&first);
-    fault.forgivable = true;
-    if fault.told.is_some() {
-        record.note("it was answered with success while the store was broken");
+    log.observe_response("first", &first);
+    let mut fault = Fault::new(&operation, variant, &baseline);
+    fault.acknowledged = client.success(&first);
+    fault.may_lose_record = true;
+    if fault.acknowledged.is_some() {
+        log.note("the server reported success while the store was broken");
     } else {
-        fault = fault.cut(caller, record, sent);
-        let effects = caller
-            .effects_at_last(&operation, &counting, record)
-            .await?;
-        happened(record, effects);
+        fault = fault.cut(client, log, sent);
+        let effects = client.effects_after_lag(&operation, &baseline, log).await?;
+        judge_effect_before_fault(log, effects);
     }
-    judge_after_fault(caller, record, &fault).await?;
+    judge_after_fault(client, log, &fault).await?;
     Ok(())
 }
 
-fn too_early() -> Stop {
-    let reason = "the operation ended before the store could be broken: make it slower";
+fn ended_too_early() -> Stop {
+    let reason = "the operation ended before the store was broken: make it slower";
     Stop::NotSeen(reason.to_owned())
 }
 
-/// The application breaks its own store for one request.
-async fn by_case(caller: &Caller<'_>, record: &mut Record) -> Result<(), Stop> {
-    let Some(case) = &caller.target.cases.store_failure else {
+/// The application fails to record one request, by a case.
+async fn fail_by_case(client: &ProbeClient<'_>, log: &mut ProbeLog) -> Result<(), Stop> {
+    let Some(case) = &client.target.cases.store_failure else {
         return Err(Stop::NotSeen(
             "needs --break-store-command and --heal-store-command, or a request whose recording \
              fails: --case store_failure='HEADER: VALUE'"
                 .to_owned(),
         ));
     };
-    let operation = caller.operation();
-    let shape = Shape::case(Some(case));
-    record.sent(format!(
+    let operation = client.operation();
+    let variant = RequestVariant::case(Some(case));
+    log.sent(format!(
         "{} with a store that fails after the effect, then retries",
-        caller.told(&operation, shape)
+        client.describe_request(&operation, variant)
     ));
-    let counting = caller.counting(&operation, shape).await?;
-    let first = caller.ask(&operation, shape).await;
-    record.saw_answer("first", &first);
-    if first.as_ref().is_ok_and(Answer::is_refusal) {
-        let seen = tell(&first);
+    let baseline = client.effect_baseline(&operation, variant).await?;
+    let first = client.send(&operation, variant).await;
+    log.observe_response("first", &first);
+    if first.as_ref().is_ok_and(Response::is_refusal) {
+        let seen = describe(&first);
         return Err(Stop::NotSeen(format!("the case was refused: {seen}")));
     }
-    let mut fault = Fault::new(&operation, shape, &counting);
-    fault.told = caller.success(&first);
-    fault.forgivable = true;
-    if fault.told.is_none() {
-        let effects = caller
-            .effects_at_last(&operation, &counting, record)
-            .await?;
-        happened(record, effects);
+    let mut fault = Fault::new(&operation, variant, &baseline);
+    fault.acknowledged = client.success(&first);
+    fault.may_lose_record = true;
+    if fault.acknowledged.is_none() {
+        let effects = client.effects_after_lag(&operation, &baseline, log).await?;
+        judge_effect_before_fault(log, effects);
     }
-    let settled = judge_after_fault(caller, record, &fault).await?;
-    let replayed = |told| {
+    let settled = judge_after_fault(client, log, &fault).await?;
+    let replayed = |success| {
         settled
             .success()
-            .is_some_and(|retry| difference(told, retry).is_none())
+            .is_some_and(|retry| difference(success, retry).is_none())
     };
-    if fault.told.is_some_and(replayed) {
-        record.blind(
-            "it succeeded, and its retry was given the same: perhaps the case was not heeded, and \
-             nothing failed",
+    if fault.acknowledged.is_some_and(replayed) {
+        log.inconclusive(
+            "it succeeded, and its retry got the same response: the case may have had no effect",
         );
     }
     Ok(())
 }
 
 pub(super) async fn crash_and_restart(
-    caller: &Caller<'_>,
-    record: &mut Record,
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
 ) -> Result<(), Stop> {
-    let Some(crash) = &caller.target.commands.crash else {
+    let Some(crash) = &client.target.commands.crash else {
         return Err(Stop::NotSeen(
             "needs --crash-command, which kills the server at once and starts it again".to_owned(),
         ));
     };
-    let before = caller.operation();
-    let (case, moment) = match under_way(caller) {
+    let before = client.operation();
+    let (case, moment) = match long_running_case(client) {
         Some((case, moment)) => (Some(case), moment),
         None => (None, Moment::After(Duration::ZERO)),
     };
-    let shape = Shape::case(case);
-    let operation = caller.operation();
-    record.sent(format!(
-        "{}; then {}, killed while it was under way; then both again",
-        caller.told(&before, Shape::default()),
-        caller.told(&operation, shape)
+    let variant = RequestVariant::case(case);
+    let operation = client.operation();
+    log.sent(format!(
+        "{}; then {}, killed while it was in progress; then both again",
+        client.describe_request(&before, RequestVariant::default()),
+        client.describe_request(&operation, variant)
     ));
-    let counting_before = caller.counting(&before, Shape::default()).await?;
-    let answered = caller.first(&before, Shape::default(), record).await?;
-    let counted_before = caller
-        .effects_at_last(&before, &counting_before, record)
+    let baseline_before = client
+        .effect_baseline(&before, RequestVariant::default())
+        .await?;
+    let answered = client
+        .send_first(&before, RequestVariant::default(), log)
+        .await?;
+    let counted_before = client
+        .effects_after_lag(&before, &baseline_before, log)
         .await?;
 
-    let counting = caller.counting(&operation, shape).await?;
+    let baseline = client.effect_baseline(&operation, variant).await?;
     let sent = Instant::now();
-    let first = killed(caller, &operation, shape, &counting, moment, crash).await?;
-    record.saw_answer("under way", &first);
-    if caller.kind(&first) != Kind::Silent {
-        record.blind("nothing was under way when it was killed: give --case linger or slow");
+    let first = crash_during(client, &operation, variant, &baseline, moment, crash).await?;
+    log.observe_response("in progress", &first);
+    if client.kind(&first) != ResponseKind::Inconclusive {
+        log.inconclusive("nothing was in progress when it was killed: add --case linger or slow");
     } else if case.is_none() {
-        record.note("how far the operation under way had come was left to chance");
+        log.note("how far the operation had got when it was killed was left to chance");
     }
-    back(caller).await?;
+    wait_until_reachable(client).await?;
 
-    let retry = caller.settle(&before, Shape::default()).await;
-    record.saw_settled("answered before the crash, again", &retry);
-    caller.judge_retry(record, &before, &answered, &retry).await;
-    // A counter of everything has moved by the other operation, too.
-    if caller.counts_each() {
-        let counted = caller
-            .effects_at_last(&before, &counting_before, record)
+    let retry = client
+        .retry_until_final(&before, RequestVariant::default())
+        .await;
+    log.observe_final("retry of what was answered before the crash", &retry);
+    client.judge_retry(log, &before, &answered, &retry).await;
+    // A counter without placeholders includes the other operation.
+    if client.counts_each() {
+        let counted = client
+            .effects_after_lag(&before, &baseline_before, log)
             .await?;
         if counted > counted_before {
-            record.fail("what was answered before the crash was executed again");
+            log.fail("a request that was answered before the crash was executed again");
         }
     }
-    let mut fault = Fault::new(&operation, shape, &counting);
-    fault.told = caller.success(&first);
-    if fault.told.is_none() {
-        fault = fault.cut(caller, record, sent);
+    let mut fault = Fault::new(&operation, variant, &baseline);
+    fault.acknowledged = client.success(&first);
+    if fault.acknowledged.is_none() {
+        fault = fault.cut(client, log, sent);
     }
-    judge_after_fault(caller, record, &fault).await?;
+    judge_after_fault(client, log, &fault).await?;
     Ok(())
 }
 
-/// Runs the command while the operation is under way, and gives the operation's answer.
-async fn killed(
-    caller: &Caller<'_>,
+/// Runs the command while the operation is in progress, and returns the operation's response.
+async fn crash_during(
+    client: &ProbeClient<'_>,
     operation: &Operation,
-    shape: Shape<'_>,
-    counting: &Counting,
+    variant: RequestVariant<'_>,
+    baseline: &EffectBaseline,
     moment: Moment,
     crash: &str,
-) -> Result<Result<Answer, String>, Stop> {
-    let connection = caller.connect().await.map_err(Stop::NotSeen)?;
-    let mut first = pin!(caller.ask_on(connection, operation, shape));
-    let early = until(first.as_mut(), caller, operation, counting, moment).await?;
+) -> Result<Result<Response, String>, Stop> {
+    let connection = client.connect().await.map_err(Stop::NotSeen)?;
+    let mut first = pin!(client.send_on(connection, operation, variant));
+    let early = answer_before(first.as_mut(), client, operation, baseline, moment).await?;
     if let Some(answer) = early {
-        run(caller, crash).await?;
+        run_command(client, crash).await?;
         return Ok(answer);
     }
-    // It goes on while the command runs: a process takes a moment to die.
-    let (answer, crashed) = join(first, run(caller, crash)).await;
+    // The operation continues while the command runs: a process takes a moment to die.
+    let (answer, crashed) = join(first, run_command(client, crash)).await;
     crashed.map(|()| answer)
 }
 
-/// Waits until somebody listens again.
-async fn back(caller: &Caller<'_>) -> Result<(), Stop> {
-    let end = Instant::now() + caller.target.operation_timeout;
+/// Waits until the target accepts connections again.
+async fn wait_until_reachable(client: &ProbeClient<'_>) -> Result<(), Stop> {
+    let end = Instant::now() + client.target.operation_timeout;
     loop {
-        match caller.connect().await {
+        match client.connect().await {
             Ok(_) => return Ok(()),
             Err(reason) if Instant::now() >= end => {
-                return Err(Stop::NotSeen(format!("it did not come back: {reason}")));
+                return Err(Stop::NotSeen(format!(
+                    "the target did not come back: {reason}"
+                )));
             }
             Err(_) => sleep(LOOK).await,
         }
     }
 }
 
-async fn run(caller: &Caller<'_>, command: &str) -> Result<(), Stop> {
-    let limit = caller.target.operation_timeout;
-    match timeout(limit, caller.world.run(command)).await {
+async fn run_command(client: &ProbeClient<'_>, command: &str) -> Result<(), Stop> {
+    let limit = client.target.operation_timeout;
+    match timeout(limit, client.environment.run(command)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => Err(Stop::NotSeen(format!("{command}: {error}"))),
-        Err(_) => Err(Stop::NotSeen(format!("{command}: not over in {limit:?}"))),
+        Err(_) => Err(Stop::NotSeen(format!(
+            "{command}: did not end within {limit:?}"
+        ))),
     }
 }
 
-/// Runs something while `first` goes on; its answer where that came before the other's end.
-async fn beside<F, R>(mut first: Pin<&mut F>, running: R) -> (Option<F::Output>, R::Output)
+/// Runs a future while `first` continues. Returns the response of `first` if it came earlier.
+async fn run_during<F, R>(mut first: Pin<&mut F>, running: R) -> (Option<F::Output>, R::Output)
 where
     F: Future,
     R: Future,

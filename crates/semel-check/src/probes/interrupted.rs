@@ -1,4 +1,4 @@
-//! Operations that are cut off, or take long.
+//! Operations that are interrupted or slow.
 
 use std::cell::Cell;
 use std::pin::Pin;
@@ -6,85 +6,97 @@ use std::pin::Pin;
 use futures_util::future::join;
 use tokio::time::{Duration, Instant, sleep, sleep_until};
 
-use super::outcomes::needed;
-use crate::answers::tell;
-use crate::caller::{Caller, Settled};
-use crate::counter::Counting;
-use crate::judge::unjudged;
-use crate::kind::{Kind, is_doubtful, is_own};
-use crate::operation::{Operation, Shape};
-use crate::record::{Record, Stop};
+use super::outcomes::required_case;
+use crate::client::{FinalResponse, ProbeClient};
+use crate::counter::EffectBaseline;
+use crate::judge::mark_unjudged;
+use crate::operation::{Operation, RequestVariant};
+use crate::probe_log::{ProbeLog, Stop};
+use crate::response::describe;
+use crate::response_kind::{ResponseKind, is_doubtful, is_own};
 use crate::target::Case;
-use crate::wire::Answer;
+use crate::wire::Response;
 
-/// Moments at which a client goes away: before anything is read, and while things happen.
+/// Delays after which a client disconnects: before anything is read, and during execution.
 const MOMENTS_MS: [u64; 4] = [0, 2, 10, 50];
-/// Until then an operation has surely begun.
+/// After this delay an operation has started.
 const BEGUN: Duration = Duration::from_millis(300);
-/// Between two duplicates: often beside any lease.
+/// Interval between duplicates: several within any lease.
 const BETWEEN: Duration = Duration::from_millis(250);
-/// Between two looks at the counter.
+/// Interval between two reads of the counter.
 const LOOK: Duration = Duration::from_millis(20);
-/// What is cut off may take longer than what nobody disturbed: so much, and half as long again.
+/// An interrupted operation may take longer than an undisturbed one: by half, plus this margin.
 const MARGIN: Duration = Duration::from_millis(500);
 
 pub(super) async fn disconnect_after_effect(
-    caller: &Caller<'_>,
-    record: &mut Record,
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
 ) -> Result<(), Stop> {
-    let cases = &caller.target.cases;
+    let cases = &client.target.cases;
     for moment in MOMENTS_MS {
         let moment = Duration::from_millis(moment);
-        gone(caller, record, Shape::default(), Moment::After(moment)).await?;
-        if record.failed() {
+        disconnect_and_retry(
+            client,
+            log,
+            RequestVariant::default(),
+            Moment::After(moment),
+        )
+        .await?;
+        if log.failed() {
             return Ok(());
         }
     }
     if let Some(slow) = &cases.slow {
-        gone(
-            caller,
-            record,
-            Shape::case(Some(slow)),
+        disconnect_and_retry(
+            client,
+            log,
+            RequestVariant::case(Some(slow)),
             Moment::After(BEGUN),
         )
         .await?;
     }
     if let Some(linger) = &cases.linger {
-        gone(caller, record, Shape::case(Some(linger)), Moment::Effect).await?;
+        disconnect_and_retry(
+            client,
+            log,
+            RequestVariant::case(Some(linger)),
+            Moment::Effect,
+        )
+        .await?;
     }
     if cases.slow.is_none() && cases.linger.is_none() {
-        record.note(
-            "no --case linger or slow was given: whether the client went away between the effect \
-             and its answer was left to chance",
+        log.note(
+            "without --case linger or slow, it is left to chance whether the client disconnected \
+             between the effect and its response",
         );
     }
     Ok(())
 }
 
-/// When something is done to an operation that is under way.
+/// When a fault hits an operation that is in progress.
 #[derive(Clone, Copy)]
 pub(super) enum Moment {
     After(Duration),
-    /// When the counter shows its effect; where nobody counts, a little later than its begin.
+    /// When the counter shows its effect; without a counter, shortly after its start.
     Effect,
 }
 
 /// Waits for the moment.
-pub(super) async fn wait(
-    caller: &Caller<'_>,
+pub(super) async fn wait_for_moment(
+    client: &ProbeClient<'_>,
     operation: &Operation,
-    counting: &Counting,
+    baseline: &EffectBaseline,
     moment: Moment,
 ) -> Result<(), Stop> {
     match moment {
         Moment::After(time) => sleep(time).await,
-        Moment::Effect if !caller.counts(operation) => sleep(BEGUN).await,
+        Moment::Effect if !client.counts(operation) => sleep(BEGUN).await,
         Moment::Effect => {
-            let limit = caller.target.operation_timeout;
+            let limit = client.target.operation_timeout;
             let end = Instant::now() + limit;
-            while caller.effects_since(operation, counting).await? == Some(0) {
+            while client.effects_since(operation, baseline).await? == Some(0) {
                 if Instant::now() >= end {
-                    let reason = format!("the effect did not show in {limit:?}");
+                    let reason = format!("the effect did not show within {limit:?}");
                     return Err(Stop::NotSeen(reason));
                 }
                 sleep(LOOK).await;
@@ -94,94 +106,99 @@ pub(super) async fn wait(
     Ok(())
 }
 
-async fn gone(
-    caller: &Caller<'_>,
-    record: &mut Record,
-    shape: Shape<'_>,
+async fn disconnect_and_retry(
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
+    variant: RequestVariant<'_>,
     moment: Moment,
 ) -> Result<(), Stop> {
-    let operation = caller.operation();
+    let operation = client.operation();
     let when = match moment {
         Moment::After(time) => format!("after {} ms", time.as_millis()),
         Moment::Effect => "after the effect".to_owned(),
     };
-    record.sent(format!(
+    log.sent(format!(
         "{}, the connection closed {when}, then retries",
-        caller.told(&operation, shape)
+        client.describe_request(&operation, variant)
     ));
-    let counting = caller.counting(&operation, shape).await?;
-    let mut connection = caller.connect().await.map_err(Stop::NotSeen)?;
+    let baseline = client.effect_baseline(&operation, variant).await?;
+    let mut connection = client.connect().await.map_err(Stop::NotSeen)?;
     let sent = Instant::now();
-    let sending = connection.send(&caller.request(&operation, shape)).await;
+    let sending = connection
+        .send(&client.encode_request(&operation, variant))
+        .await;
     sending.map_err(|error| Stop::NotSeen(format!("the request could not be sent: {error}")))?;
-    wait(caller, &operation, &counting, moment).await?;
+    wait_for_moment(client, &operation, &baseline, moment).await?;
     drop(connection);
-    let fault = Fault::new(&operation, shape, &counting).cut(caller, record, sent);
-    judge_after_fault(caller, record, &fault).await?;
+    let fault = Fault::new(&operation, variant, &baseline).cut(client, log, sent);
+    judge_after_fault(client, log, &fault).await?;
     Ok(())
 }
 
-pub(super) async fn slow_operation(caller: &Caller<'_>, record: &mut Record) -> Result<(), Stop> {
-    let cases = &caller.target.cases;
+pub(super) async fn slow_operation(
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
+) -> Result<(), Stop> {
+    let cases = &client.target.cases;
     let slow = cases.slow.as_ref().or(cases.linger.as_ref());
-    let slow = needed(slow, "slow", "takes longer than any lock of the server")?;
-    let operation = caller.operation();
-    let shape = Shape::case(Some(slow));
-    record.sent(format!(
+    let slow = required_case(slow, "slow", "takes longer than any lease of the server")?;
+    let operation = client.operation();
+    let variant = RequestVariant::case(Some(slow));
+    log.sent(format!(
         "{} as a slow operation, and duplicates until it ends",
-        caller.told(&operation, shape)
+        client.describe_request(&operation, variant)
     ));
-    let counting = caller.counting(&operation, shape).await?;
+    let baseline = client.effect_baseline(&operation, variant).await?;
     let sent = Instant::now();
-    let (first, duplicates) = beside(caller, &operation, shape).await;
-    record.saw_answer("first", &first);
-    tally(record, &duplicates);
+    let (first, duplicates) = send_duplicates_during(client, &operation, variant).await;
+    log.observe_response("first", &first);
+    tally(log, &duplicates);
     if duplicates.is_empty() {
-        record.blind("the operation was over before a duplicate could be sent: make it slower");
+        log.inconclusive("the operation ended before a duplicate was sent: make it slower");
     }
-    let counted = caller.counts(&operation);
-    // One without an answer may still be under way.
+    let counted = client.counts(&operation);
+    // One without a response may still be in progress.
     let unclear = |answer: &Result<_, _>| answer.is_err() || (!counted && is_doubtful(answer));
     if duplicates.iter().any(unclear) {
-        record.blind("a duplicate got no answer that says whether it was executed");
+        log.inconclusive("a duplicate got no response that shows whether it was executed");
     }
-    let told = caller.success(&first);
+    let acknowledged = client.success(&first);
     for answer in duplicates
         .iter()
-        .filter_map(|answer| caller.success(answer))
+        .filter_map(|answer| client.success(answer))
     {
-        match told {
+        match acknowledged {
             Some(first) => {
-                let what = "a duplicate was given another success";
-                caller.differs(record, &operation, first, answer, what);
+                let what = "a duplicate got a different success";
+                client.judge_difference(log, &operation, first, answer, what);
             }
-            None => record.blind(format!(
+            None => log.inconclusive(format!(
                 "a duplicate succeeded, and the first did not: {}",
-                tell(&Ok(answer.clone()))
+                describe(&Ok(answer.clone()))
             )),
         }
     }
-    let mut fault = Fault::new(&operation, shape, &counting);
-    fault.told = told;
-    if told.is_none() {
-        fault = fault.cut(caller, record, sent);
+    let mut fault = Fault::new(&operation, variant, &baseline);
+    fault.acknowledged = acknowledged;
+    if acknowledged.is_none() {
+        fault = fault.cut(client, log, sent);
     }
     if first.is_err() {
-        record.blind("the operation did not end: raise --operation-timeout, or make it quicker");
+        log.inconclusive("the operation did not end: raise --operation-timeout, or make it faster");
     }
-    judge_after_fault(caller, record, &fault).await?;
+    judge_after_fault(client, log, &fault).await?;
     Ok(())
 }
 
-/// An operation that takes long, and duplicates until it is over.
-async fn beside(
-    caller: &Caller<'_>,
+/// Sends a slow operation, and duplicates until it ends.
+async fn send_duplicates_during(
+    client: &ProbeClient<'_>,
     operation: &Operation,
-    shape: Shape<'_>,
-) -> (Result<Answer, String>, Vec<Result<Answer, String>>) {
+    variant: RequestVariant<'_>,
+) -> (Result<Response, String>, Vec<Result<Response, String>>) {
     let over = Cell::new(false);
     let first = async {
-        let answer = caller.ask(operation, shape).await;
+        let answer = client.send(operation, variant).await;
         over.set(true);
         answer
     };
@@ -192,18 +209,18 @@ async fn beside(
             if over.get() {
                 return answers;
             }
-            answers.push(caller.ask(operation, shape.retry()).await);
+            answers.push(client.send(operation, variant.retry()).await);
         }
     };
     join(first, duplicates).await
 }
 
-fn tally(record: &mut Record, duplicates: &[Result<Answer, String>]) {
+fn tally(log: &mut ProbeLog, duplicates: &[Result<Response, String>]) {
     let mut kinds: Vec<(String, usize)> = Vec::new();
     for answer in duplicates {
         let kind = answer
             .as_ref()
-            .map_or_else(|_| "no answer".to_owned(), |a| a.status.to_string());
+            .map_or_else(|_| "no response".to_owned(), |a| a.status.to_string());
         match kinds.iter_mut().find(|(is, _)| *is == kind) {
             Some((_, count)) => *count += 1,
             None => kinds.push((kind, 1)),
@@ -213,150 +230,162 @@ fn tally(record: &mut Record, duplicates: &[Result<Answer, String>]) {
         .iter()
         .map(|(kind, count)| format!("{count} × {kind}"))
         .collect();
-    record.saw(format!("duplicates meanwhile: {}", kinds.join(", ")));
+    log.observe(format!("duplicates during it: {}", kinds.join(", ")));
 }
 
-/// An operation to which something happened.
+/// An operation that was hit by a fault.
 pub(super) struct Fault<'a> {
     operation: &'a Operation,
-    shape: Shape<'a>,
-    counting: &'a Counting,
-    /// The success that a client was told of.
-    pub(super) told: Option<&'a Answer>,
-    /// What the first attempt was answered with, where that was no success.
-    pub(super) ended_with: Option<&'a Answer>,
-    /// Whether its record may be lost: a refusal then is as good as the answer.
-    pub(super) forgivable: bool,
-    /// When the first attempt is over, whatever became of it.
-    over: Instant,
+    variant: RequestVariant<'a>,
+    baseline: &'a EffectBaseline,
+    /// The success that the first client got.
+    pub(super) acknowledged: Option<&'a Response>,
+    /// The response to the first attempt, if it was not a success.
+    pub(super) first_error: Option<&'a Response>,
+    /// Whether the server may lose its record: a refusal is then as good as the response.
+    pub(super) may_lose_record: bool,
+    /// When the first attempt has ended.
+    first_ends_at: Instant,
 }
 
 impl<'a> Fault<'a> {
-    /// Its first attempt is over.
-    pub(super) fn new(operation: &'a Operation, shape: Shape<'a>, counting: &'a Counting) -> Self {
+    /// A fault after which the first attempt has ended.
+    pub(super) fn new(
+        operation: &'a Operation,
+        variant: RequestVariant<'a>,
+        baseline: &'a EffectBaseline,
+    ) -> Self {
         Self {
             operation,
-            shape,
-            counting,
-            told: None,
-            ended_with: None,
-            forgivable: false,
-            over: Instant::now(),
+            variant,
+            baseline,
+            acknowledged: None,
+            first_error: None,
+            may_lose_record: false,
+            first_ends_at: Instant::now(),
         }
     }
 
-    /// Its first attempt was cut off, and may go on all the same: that its key was freed too early
-    /// shows only when both attempts are over.
-    pub(super) fn cut(mut self, caller: &Caller<'_>, record: &mut Record, sent: Instant) -> Self {
-        let takes = caller.pace(self.shape).map(|pace| pace.answered + pace.lag);
+    /// The first attempt was interrupted and may still run: whether its key was freed too early
+    /// shows only when both attempts have ended.
+    pub(super) fn cut(
+        mut self,
+        client: &ProbeClient<'_>,
+        log: &mut ProbeLog,
+        sent: Instant,
+    ) -> Self {
+        let takes = client
+            .timing(self.variant)
+            .map(|timing| timing.answered + timing.lag);
         if takes.is_none() {
-            record.blind(
-                "the case was not seen to succeed when nobody disturbed it, so that it is not \
-                 known when it is over: raise --operation-timeout, or make it quicker",
+            log.inconclusive(
+                "the case did not succeed without a fault, so its duration is not known: raise \
+                 --operation-timeout, or make it faster",
             );
         }
-        let limit = caller.target.operation_timeout;
-        self.over = sent + takes.map_or(limit, |takes| takes * 3 / 2 + MARGIN);
+        let limit = client.target.operation_timeout;
+        self.first_ends_at = sent + takes.map_or(limit, |takes| takes * 3 / 2 + MARGIN);
         self
     }
 }
 
-/// Asks what became of an operation whose end somebody may not have seen, as its client would,
-/// and judges it. Gives what the retries came to.
+/// Retries an operation whose outcome its client may not know, as that client would, and judges
+/// the result. Returns the response that the retries ended with.
 pub(super) async fn judge_after_fault(
-    caller: &Caller<'_>,
-    record: &mut Record,
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
     fault: &Fault<'_>,
-) -> Result<Settled, Stop> {
-    let (operation, retry) = (fault.operation, fault.shape.retry());
-    let settled = caller.settle(operation, retry).await;
-    record.saw_settled("retry", &settled);
-    sleep_until(fault.over).await;
-    match (fault.told, settled.success()) {
-        (Some(_), None) if fault.forgivable && settled.kind != Kind::Silent => {}
-        (Some(first), _) => caller.judge_retry(record, operation, first, &settled).await,
-        // The first attempt may have ended since, and must not have changed the answer.
+) -> Result<FinalResponse, Stop> {
+    let (operation, retry) = (fault.operation, fault.variant.retry());
+    let settled = client.retry_until_final(operation, retry).await;
+    log.observe_final("retry", &settled);
+    sleep_until(fault.first_ends_at).await;
+    match (fault.acknowledged, settled.success()) {
+        (Some(_), None) if fault.may_lose_record && settled.kind != ResponseKind::Inconclusive => {}
+        (Some(first), _) => client.judge_retry(log, operation, first, &settled).await,
+        // The first attempt may have ended since, and must not have changed the response.
         (None, Some(success)) => {
-            let again = caller.settle(operation, retry).await;
-            record.saw_settled("retry after the end of the first", &again);
-            caller.judge_retry(record, operation, success, &again).await;
+            let again = client.retry_until_final(operation, retry).await;
+            log.observe_final("retry after the first attempt ended", &again);
+            client.judge_retry(log, operation, success, &again).await;
         }
         (None, None) => {}
     }
-    let effects = caller.effects(operation, fault.counting, record).await?;
-    record.at_most_one(effects);
-    judge_end(caller, record, &settled, fault, effects).await;
+    let effects = client.effects(operation, fault.baseline, log).await?;
+    log.expect_at_most_one_effect(effects);
+    judge_end(client, log, &settled, fault, effects).await;
     Ok(settled)
 }
 
 async fn judge_end(
-    caller: &Caller<'_>,
-    record: &mut Record,
-    settled: &Settled,
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
+    settled: &FinalResponse,
     fault: &Fault<'_>,
     effects: Option<u64>,
 ) {
-    // A gateway's words that come back to the letter were kept with the key.
-    let kept = |first: &Answer| {
+    // A gateway error that comes back byte for byte was stored with the key.
+    let kept = |first: &Response| {
         let again = settled.answer.as_ref();
         again.is_ok_and(|again| (again.status, &again.body) == (first.status, &first.body))
     };
-    let seen = tell(&settled.answer);
+    let seen = describe(&settled.answer);
     match (settled.kind, effects) {
-        (Kind::Success, Some(0)) => record.fail("success was answered, and nothing happened"),
-        (Kind::Success, Some(_)) => {}
-        (Kind::Success, None) => {
-            let replayed = settled.success().is_some_and(Answer::is_marked) && !settled.doubtful;
-            if fault.told.is_none() && !replayed {
-                record.blind(
-                    "a retry succeeded, and nothing says whether it was the second execution: \
+        (ResponseKind::Success, Some(0)) => {
+            log.fail("the server reported success, and nothing was executed");
+        }
+        (ResponseKind::Success, Some(_)) => {}
+        (ResponseKind::Success, None) => {
+            let replayed = settled.success().is_some_and(Response::is_marked) && !settled.doubtful;
+            if fault.acknowledged.is_none() && !replayed {
+                log.inconclusive(
+                    "a retry succeeded, and nothing shows whether it was a second execution: \
                      give --count-url or --count-command",
                 );
             }
         }
-        (Kind::Pending | Kind::Refusal, None) if settled.doubtful => record.blind(
-            "a try before the refusal got no answer that says whether it was executed: give \
+        (ResponseKind::Pending | ResponseKind::Refusal, None) if settled.doubtful => log
+            .inconclusive(
+                "a try before the refusal got no response that shows whether it was executed: add \
              --count-url or --count-command",
-        ),
-        (Kind::Pending | Kind::Refusal, Some(0) | None) => {
-            record.note(format!("the retry is answered with {seen}"));
+            ),
+        (ResponseKind::Pending | ResponseKind::Refusal, Some(0) | None) => {
+            log.note(format!("the retry gets {seen}"));
         }
-        (Kind::Pending | Kind::Refusal, Some(_)) => record.note(unresolved(&seen)),
-        // Others are served, so that the retries were heard, and nothing came of them.
-        (Kind::Silent, Some(1..))
-            if (is_own(&settled.answer) || fault.ended_with.is_some_and(kept))
-                && caller.takes_new().await =>
+        (ResponseKind::Pending | ResponseKind::Refusal, Some(_)) => log.note(unresolved(&seen)),
+        // Other requests succeed, so the server received the retries and keeps refusing them.
+        (ResponseKind::Inconclusive, Some(1..))
+            if (is_own(&settled.answer) || fault.first_error.is_some_and(kept))
+                && client.accepts_new_operation().await =>
         {
-            record.note(unresolved(&seen));
+            log.note(unresolved(&seen));
         }
-        (Kind::Silent, _) => unjudged(record, "the retry", &settled.answer),
+        (ResponseKind::Inconclusive, _) => mark_unjudged(log, "the retry", &settled.answer),
     }
 }
 
 fn unresolved(seen: &str) -> String {
-    format!(
-        "it happened once, and the retry is still answered with {seen}: somebody has to find out"
-    )
+    format!("it was executed once, and the retry still gets {seen}: an operator has to resolve it")
 }
 
-/// Runs until `first` is answered or the moment has come; the answer where it was first.
-pub(super) async fn until<F: Future<Output = Result<Answer, String>>>(
+/// Waits for the moment. Returns the response of `first` if it came earlier.
+pub(super) async fn answer_before<F: Future<Output = Result<Response, String>>>(
     mut first: Pin<&mut F>,
-    caller: &Caller<'_>,
+    client: &ProbeClient<'_>,
     operation: &Operation,
-    counting: &Counting,
+    baseline: &EffectBaseline,
     moment: Moment,
-) -> Result<Option<Result<Answer, String>>, Stop> {
+) -> Result<Option<Result<Response, String>>, Stop> {
     tokio::select! {
         biased;
         answer = &mut first => Ok(Some(answer)),
-        waited = wait(caller, operation, counting, moment) => waited.map(|()| None),
+        waited = wait_for_moment(client, operation, baseline, moment) => waited.map(|()| None),
     }
 }
 
-/// A case that keeps an operation under way for some time, and when to strike.
-pub(super) fn under_way<'a>(caller: &'a Caller<'_>) -> Option<(&'a Case, Moment)> {
-    let cases = &caller.target.cases;
+/// A case that keeps an operation in progress, and the moment for the fault.
+pub(super) fn long_running_case<'a>(client: &'a ProbeClient<'_>) -> Option<(&'a Case, Moment)> {
+    let cases = &client.target.cases;
     let linger = cases.linger.as_ref().map(|case| (case, Moment::Effect));
     linger.or_else(|| cases.slow.as_ref().map(|case| (case, Moment::After(BEGUN))))
 }

@@ -1,47 +1,53 @@
-//! Keys that are none, and no key at all.
+//! Missing, malformed and oversized keys.
 
 use uuid::Uuid;
 
-use crate::answers::{brief, difference, tell};
-use crate::caller::Caller;
-use crate::judge::unjudged;
-use crate::kind::Kind;
-use crate::operation::{Operation, Shape, line};
-use crate::record::{Record, Stop};
+use crate::client::ProbeClient;
+use crate::judge::mark_unjudged;
+use crate::operation::{Operation, RequestVariant, line};
+use crate::probe_log::{ProbeLog, Stop};
+use crate::response::{describe, difference, summarize};
+use crate::response_kind::ResponseKind;
 use crate::target::Dialect;
-use crate::wire::Answer;
+use crate::wire::Response;
 
-/// The draft leaves the limit open; 255 is common, and a key of this length is over all of them
-/// that are meant for keys.
+/// The draft sets no limit; 255 is common, and this length exceeds all limits that are meant for
+/// keys.
 const TOO_LONG: usize = 300;
 
-pub(super) async fn missing_key(caller: &Caller<'_>, record: &mut Record) -> Result<(), Stop> {
+pub(super) async fn missing_key(client: &ProbeClient<'_>, log: &mut ProbeLog) -> Result<(), Stop> {
     let one = Operation::with_lines(Vec::new());
-    let shape = Shape::default();
-    record.sent(format!(
+    let variant = RequestVariant::default();
+    log.sent(format!(
         "{}, then another without a key",
-        caller.told(&one, shape)
+        client.describe_request(&one, variant)
     ));
-    let counting = caller.counting(&one, shape).await?;
-    let first = caller.ask(&one, shape).await;
-    record.saw_answer("without a key", &first);
-    let effects = caller.effects(&one, &counting, record).await?;
-    match (caller.kind(&first), &first) {
-        (Kind::Success, Ok(answer)) => {
-            record.note("keys are optional here: a client that forgets its key is not protected");
-            record.exactly_one(effects);
+    let baseline = client.effect_baseline(&one, variant).await?;
+    let first = client.send(&one, variant).await;
+    log.observe_response("without a key", &first);
+    let effects = client.effects(&one, &baseline, log).await?;
+    match (client.kind(&first), &first) {
+        (ResponseKind::Success, Ok(answer)) => {
+            log.note("keys are optional: a client that forgets its key is not protected");
+            log.expect_one_effect(effects);
             let name = "another request without a key";
-            apart(caller, record, name, &one.another(), answer).await?;
+            expect_separate(client, log, name, &one.another(), answer).await?;
         }
-        (Kind::Refusal, Ok(answer)) => {
-            record.none(effects);
+        (ResponseKind::Refusal, Ok(answer)) => {
+            log.expect_no_effect(effects);
             if answer.status != 400 {
                 let status = answer.status;
-                record.note(format!("refused with {status}, where the draft has 400"));
+                log.note(format!("refused with {status}; the draft says 400"));
             }
         }
-        (Kind::Success | Kind::Refusal | Kind::Pending | Kind::Silent, _) => {
-            let seen = tell(&first);
+        (
+            ResponseKind::Success
+            | ResponseKind::Refusal
+            | ResponseKind::Pending
+            | ResponseKind::Inconclusive,
+            _,
+        ) => {
+            let seen = describe(&first);
             return Err(Stop::NotSeen(format!(
                 "neither refused nor a success: {seen}"
             )));
@@ -50,93 +56,98 @@ pub(super) async fn missing_key(caller: &Caller<'_>, record: &mut Record) -> Res
     Ok(())
 }
 
-/// Another operation under what need not be the first one's key: it is neither given the first
-/// one's answer nor refused because of it.
-async fn apart(
-    caller: &Caller<'_>,
-    record: &mut Record,
+/// Sends another operation under a key that differs, or without one. It must neither get the first
+/// response nor be refused because of the first operation.
+async fn expect_separate(
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
     name: &str,
     other: &Operation,
-    first: &Answer,
+    first: &Response,
 ) -> Result<(), Stop> {
-    if second(caller, record, name, other, first).await? == Some(Second::Refused) {
-        record.fail(format!(
-            "{name} was refused where the one before it succeeded: they are taken for one"
+    if send_second(client, log, name, other, first).await? == Some(SecondOutcome::Refused) {
+        log.fail(format!(
+            "{name} was refused because of the one before it: the server treats them as one"
         ));
     }
     Ok(())
 }
 
-/// What became of another operation under the same key, or under none.
+/// The outcome of another operation under the same key, or without a key.
 #[derive(PartialEq)]
-enum Second {
+enum SecondOutcome {
     Executed,
     Refused,
 }
 
-/// Sends another operation. None where what became of it is judged already.
-async fn second(
-    caller: &Caller<'_>,
-    record: &mut Record,
+/// Sends another operation. `None` where its outcome is already judged.
+async fn send_second(
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
     name: &str,
     other: &Operation,
-    first: &Answer,
-) -> Result<Option<Second>, Stop> {
-    let shape = Shape::default();
-    let counting = caller.counting(other, shape).await?;
-    let answer = caller.ask(other, shape).await;
-    record.saw_answer(name, &answer);
-    let effects = caller.effects_at_last(other, &counting, record).await?;
-    let answer = match (caller.kind(&answer), answer) {
-        (Kind::Success, Ok(answer)) => answer,
-        (Kind::Refusal | Kind::Pending, _) => return Ok(Some(Second::Refused)),
-        (Kind::Success | Kind::Silent, answer) => {
-            unjudged(record, name, &answer);
+    first: &Response,
+) -> Result<Option<SecondOutcome>, Stop> {
+    let variant = RequestVariant::default();
+    let baseline = client.effect_baseline(other, variant).await?;
+    let answer = client.send(other, variant).await;
+    log.observe_response(name, &answer);
+    let effects = client.effects_after_lag(other, &baseline, log).await?;
+    let answer = match (client.kind(&answer), answer) {
+        (ResponseKind::Success, Ok(answer)) => answer,
+        (ResponseKind::Refusal | ResponseKind::Pending, _) => {
+            return Ok(Some(SecondOutcome::Refused));
+        }
+        (ResponseKind::Success | ResponseKind::Inconclusive, answer) => {
+            mark_unjudged(log, name, &answer);
             return Ok(None);
         }
     };
     let alike = difference(first, &answer).is_none();
-    if effects == Some(0) || answer.is_marked() || (alike && caller.learned.telling) {
-        record.fail(format!(
-            "{name} was given the answer to the one before it: they are taken for one"
+    if effects == Some(0) || answer.is_marked() || (alike && client.profile.responses_are_unique) {
+        log.fail(format!(
+            "{name} got the response to the one before it: the server treats them as one"
         ));
         return Ok(None);
     }
     if alike && effects.is_none() {
-        record.blind(format!(
-            "{name} was answered like the one before it, and nobody counts what was executed: \
+        log.inconclusive(format!(
+            "{name} got the same response as the one before it, and effects are not counted: \
              give --count-url or --count-command"
         ));
         return Ok(None);
     }
-    Ok(Some(Second::Executed))
+    Ok(Some(SecondOutcome::Executed))
 }
 
-pub(super) async fn malformed_key(caller: &Caller<'_>, record: &mut Record) -> Result<(), Stop> {
-    for (name, lines) in blank(caller.learned.dialect) {
-        everybodys(caller, record, name, &Operation::with_lines(lines)).await?;
+pub(super) async fn malformed_key(
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
+) -> Result<(), Stop> {
+    for (name, lines) in blank_keys(client.profile.dialect) {
+        probe_shared_key(client, log, name, &Operation::with_lines(lines)).await?;
     }
-    for (name, lines) in malformed(caller.learned.dialect) {
-        unprotected(caller, record, name, &Operation::with_lines(lines)).await?;
+    for (name, lines) in malformed_keys(client.profile.dialect) {
+        probe_key_twice(client, log, name, &Operation::with_lines(lines)).await?;
     }
     Ok(())
 }
 
 type Lines = Vec<Vec<u8>>;
 
-/// The header lines of keys that are the same for everybody.
-fn blank(dialect: Dialect) -> Vec<(&'static str, Lines)> {
+/// Header lines of keys that have the same value for every client.
+fn blank_keys(dialect: Dialect) -> Vec<(&'static str, Lines)> {
     let mut blank = vec![("an empty key", vec![Vec::new()])];
-    // Where keys are opaque, quotes are part of them.
+    // In opaque keys, quotes are part of the key.
     if dialect == Dialect::Ietf {
         blank.push(("an empty string", vec![b"\"\"".to_vec()]));
-        blank.push(("blanks", vec![b"\"   \"".to_vec()]));
+        blank.push(("a blank string", vec![b"\"   \"".to_vec()]));
     }
     blank
 }
 
-/// The header lines of keys that are none.
-fn malformed(dialect: Dialect) -> Vec<(&'static str, Lines)> {
+/// Header lines of malformed keys.
+fn malformed_keys(dialect: Dialect) -> Vec<(&'static str, Lines)> {
     let key = || Uuid::new_v4().to_string();
     let with = |end: &[u8]| vec![[key().as_bytes(), end].concat()];
     let quoted = |end: &[u8]| vec![[b"\"", key().as_bytes(), end, b"\""].concat()];
@@ -146,8 +157,11 @@ fn malformed(dialect: Dialect) -> Vec<(&'static str, Lines)> {
     )];
     malformed.extend(match dialect {
         Dialect::Ietf => vec![
-            ("an open quote", vec![format!("\"{}", key()).into_bytes()]),
-            ("a byte that is no text", quoted(b"\xe9")),
+            (
+                "an unclosed quote",
+                vec![format!("\"{}", key()).into_bytes()],
+            ),
+            ("a byte that is not ASCII", quoted(b"\xe9")),
             ("a control character", quoted(b"\x01")),
         ],
         Dialect::Stripe => vec![
@@ -155,142 +169,153 @@ fn malformed(dialect: Dialect) -> Vec<(&'static str, Lines)> {
                 "two keys in one",
                 vec![format!("{}, {}", key(), key()).into_bytes()],
             ),
-            ("a byte that is no text", with(b"\xe9")),
+            ("a byte that is not ASCII", with(b"\xe9")),
             ("a control character", with(b"\x01")),
         ],
     });
     malformed
 }
 
-pub(super) async fn oversized_key(caller: &Caller<'_>, record: &mut Record) -> Result<(), Stop> {
-    let dialect = caller.learned.dialect;
-    let mut long = Uuid::new_v4().to_string();
-    while long.len() < TOO_LONG {
-        long.push('x');
+pub(super) async fn oversized_key(
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
+) -> Result<(), Stop> {
+    let dialect = client.profile.dialect;
+    let mut key = Uuid::new_v4().to_string();
+    while key.len() < TOO_LONG {
+        key.push('x');
     }
-    let operation = Operation::under(dialect, long.clone());
+    let operation = Operation::under(dialect, key.clone());
     let name = format!("a key of {TOO_LONG} characters");
-    let Some(first) = unprotected(caller, record, &name, &operation).await? else {
+    let Some(first) = probe_key_twice(client, log, &name, &operation).await? else {
         return Ok(());
     };
-    // Taken: then all of it counts.
-    long.pop();
-    long.push('y');
+    // Accepted: then all of it must be significant.
+    key.pop();
+    key.push('y');
     let name = "a long key that differs at its end";
-    apart(
-        caller,
-        record,
-        name,
-        &Operation::under(dialect, long),
-        &first,
-    )
-    .await
+    expect_separate(client, log, name, &Operation::under(dialect, key), &first).await
 }
 
-/// Two operations under a key that anybody may have used before. Refused is good; taken, it must
-/// be a key: another operation is refused, and the first one's answer is kept.
-async fn everybodys(
-    caller: &Caller<'_>,
-    record: &mut Record,
+/// Sends two operations under a key that any client may have used before. A refusal passes. If the
+/// server accepts the key, it must refuse the second operation and keep the first response.
+async fn probe_shared_key(
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
     name: &str,
     operation: &Operation,
 ) -> Result<(), Stop> {
-    let shape = Shape::default();
-    record.sent(format!(
+    let variant = RequestVariant::default();
+    log.sent(format!(
         "{name}, for two operations: {}",
-        caller.told(operation, shape)
+        client.describe_request(operation, variant)
     ));
-    let counting = caller.counting(operation, shape).await?;
-    let first = caller.ask(operation, shape).await;
-    record.saw(format!("{name}: {}", brief(&first)));
-    let effects = caller.effects_at_last(operation, &counting, record).await?;
-    let answer = match (caller.kind(&first), &first) {
-        (Kind::Success, Ok(answer)) => answer,
-        (Kind::Refusal, _) => {
-            record.none(effects);
+    let baseline = client.effect_baseline(operation, variant).await?;
+    let first = client.send(operation, variant).await;
+    log.observe(format!("{name}: {}", summarize(&first)));
+    let effects = client.effects_after_lag(operation, &baseline, log).await?;
+    let answer = match (client.kind(&first), &first) {
+        (ResponseKind::Success, Ok(answer)) => answer,
+        (ResponseKind::Refusal, _) => {
+            log.expect_no_effect(effects);
             return Ok(());
         }
-        (Kind::Success | Kind::Pending | Kind::Silent, _) => {
-            unjudged(record, name, &first);
+        (ResponseKind::Success | ResponseKind::Pending | ResponseKind::Inconclusive, _) => {
+            mark_unjudged(log, name, &first);
             return Ok(());
         }
     };
     if effects == Some(0) || answer.is_marked() {
-        record.fail(format!("{name} was given somebody else's answer"));
+        log.fail(format!("{name} got the response of another operation"));
         return Ok(());
     }
-    let (other, otherwise) = (operation.another(), format!("{name} for something else"));
-    let judged = second(caller, record, &otherwise, &other, answer).await?;
+    let (other, otherwise) = (operation.another(), format!("{name} for another operation"));
+    let judged = send_second(client, log, &otherwise, &other, answer).await?;
     if judged.is_some() {
-        again(caller, record, name, operation, answer).await?;
+        retry_first(client, log, name, operation, answer).await?;
     }
     Ok(())
 }
 
-/// The first operation under a key that was taken, once more: it is protected by it.
-async fn again(
-    caller: &Caller<'_>,
-    record: &mut Record,
+/// Retries the first operation under an accepted key: it must not be executed again.
+async fn retry_first(
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
     name: &str,
     operation: &Operation,
-    first: &Answer,
+    first: &Response,
 ) -> Result<(), Stop> {
-    let counting = caller.counting(operation, Shape::default()).await?;
-    let retry = caller.settle(operation, Shape::default()).await;
-    record.saw_settled(&format!("{name}, again"), &retry);
-    let effects = caller.effects_at_last(operation, &counting, record).await?;
+    let baseline = client
+        .effect_baseline(operation, RequestVariant::default())
+        .await?;
+    let retry = client
+        .retry_until_final(operation, RequestVariant::default())
+        .await;
+    log.observe_final(&format!("{name}, again"), &retry);
+    let effects = client.effects_after_lag(operation, &baseline, log).await?;
     if let Some(effects @ 1..) = effects {
         let times = effects + 1;
-        record.fail(format!("{name}: ignored, and executed {times} times"));
+        log.fail(format!("{name}: ignored, and executed {times} times"));
         return Ok(());
     }
-    caller.judge_retry(record, operation, first, &retry).await;
-    record.note(format!(
-        "{name}: taken as it is, and shared by all who send it"
+    client.judge_retry(log, operation, first, &retry).await;
+    log.note(format!(
+        "{name}: accepted as it is, and shared by all clients that send it"
     ));
     Ok(())
 }
 
-/// The same request twice under a key that is hard to take. Refused is good; else it must be a
-/// key like any other. Gives the answer where it was taken.
-async fn unprotected(
-    caller: &Caller<'_>,
-    record: &mut Record,
+/// Sends the same request twice under an unusual key. A refusal passes; an accepted key must work
+/// like any other. Returns the response if the key was accepted.
+async fn probe_key_twice(
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
     name: &str,
     operation: &Operation,
-) -> Result<Option<Answer>, Stop> {
-    let shape = Shape::default();
-    record.sent(format!("{name}, twice: {}", caller.told(operation, shape)));
-    let counting = caller.counting(operation, shape).await?;
-    let first = caller.ask(operation, shape).await;
-    let second = match caller.kind(&first) {
-        Kind::Success => caller.settle(operation, shape).await,
-        // Nobody waits for an outcome of what was not taken.
-        Kind::Refusal | Kind::Pending | Kind::Silent => caller.once(operation, shape).await,
-    };
-    record.saw(format!(
-        "{name}: {} and {}",
-        brief(&first),
-        brief(&second.answer)
+) -> Result<Option<Response>, Stop> {
+    let variant = RequestVariant::default();
+    log.sent(format!(
+        "{name}, twice: {}",
+        client.describe_request(operation, variant)
     ));
-    let effects = caller.effects_at_last(operation, &counting, record).await?;
+    let baseline = client.effect_baseline(operation, variant).await?;
+    let first = client.send(operation, variant).await;
+    let second = match client.kind(&first) {
+        ResponseKind::Success => client.retry_until_final(operation, variant).await,
+        // A refused request has no outcome to wait for.
+        ResponseKind::Refusal | ResponseKind::Pending | ResponseKind::Inconclusive => {
+            client.send_once(operation, variant).await
+        }
+    };
+    log.observe(format!(
+        "{name}: {} and {}",
+        summarize(&first),
+        summarize(&second.answer)
+    ));
+    let effects = client.effects_after_lag(operation, &baseline, log).await?;
     if let Some(effects @ 2..) = effects {
-        record.fail(format!("{name}: ignored, and executed {effects} times"));
+        log.fail(format!("{name}: ignored, and executed {effects} times"));
         return Ok(None);
     }
-    match (caller.kind(&first), first) {
-        (Kind::Success, Ok(first)) => {
-            record.exactly_one(effects);
-            caller.judge_retry(record, operation, &first, &second).await;
+    match (client.kind(&first), first) {
+        (ResponseKind::Success, Ok(first)) => {
+            log.expect_one_effect(effects);
+            client.judge_retry(log, operation, &first, &second).await;
             let taken = second.success().is_some();
-            if taken && !record.failed() {
-                record.note(format!("{name}: taken as it is, and protected by it"));
+            if taken && !log.failed() {
+                log.note(format!(
+                    "{name}: accepted as it is, and the retry was not executed"
+                ));
             }
             return Ok(taken.then_some(first));
         }
-        (Kind::Refusal, _) if second.kind == Kind::Refusal => record.none(effects),
-        (Kind::Refusal, _) => unjudged(record, name, &second.answer),
-        (Kind::Success | Kind::Pending | Kind::Silent, first) => unjudged(record, name, &first),
+        (ResponseKind::Refusal, _) if second.kind == ResponseKind::Refusal => {
+            log.expect_no_effect(effects);
+        }
+        (ResponseKind::Refusal, _) => mark_unjudged(log, name, &second.answer),
+        (ResponseKind::Success | ResponseKind::Pending | ResponseKind::Inconclusive, first) => {
+            mark_unjudged(log, name, &first);
+        }
     }
     Ok(None)
 }

@@ -1,220 +1,246 @@
-//! A key that comes back with another body.
+//! A key that is reused with a different body.
 
 use futures_util::future::join;
 use tokio::time::{Duration, sleep};
 
-use crate::answers::difference;
-use crate::caller::{Caller, Settled};
+use crate::client::{FinalResponse, ProbeClient};
 use crate::json;
-use crate::judge::unjudged;
-use crate::kind::{Kind, is_doubtful, is_own};
-use crate::operation::{Operation, Shape};
-use crate::record::{Record, Stop};
+use crate::judge::mark_unjudged;
+use crate::operation::{Operation, RequestVariant};
+use crate::probe_log::{ProbeLog, Stop};
+use crate::response::difference;
+use crate::response_kind::{ResponseKind, is_doubtful, is_own};
 use crate::target::{Case, Dialect};
-use crate::wire::Answer;
+use crate::wire::Response;
 
-/// A race that was won by luck is lost in one of these.
+/// Rounds of a race, since one may succeed by chance.
 const ROUNDS: usize = 5;
-/// Until then a slow operation has surely begun.
+/// After this delay a slow operation has started.
 const BEGUN: Duration = Duration::from_millis(300);
 
-pub(super) async fn different_body(caller: &Caller<'_>, record: &mut Record) -> Result<(), Stop> {
-    let operation = caller.operation();
-    let other = other_body(caller, &operation, Shape::default())?;
-    record.sent(format!(
+pub(super) async fn different_body(
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
+) -> Result<(), Stop> {
+    let operation = client.operation();
+    let other = other_body(client, &operation, RequestVariant::default())?;
+    log.sent(format!(
         "{}, then the same key with {other}, then the first again",
-        caller.told(&operation, Shape::default())
+        client.describe_request(&operation, RequestVariant::default())
     ));
-    let counting = caller.counting(&operation, Shape::default()).await?;
-    let first = caller.first(&operation, Shape::default(), record).await?;
-    let misused = caller.ask(&operation, Shape::body(&other)).await;
-    record.saw_answer("other body", &misused);
-    judge(caller, record, &first, &misused);
-    let retry = caller.settle(&operation, Shape::default()).await;
-    record.saw_settled("first body again", &retry);
-    caller.judge_retry(record, &operation, &first, &retry).await;
-    let effects = caller.effects(&operation, &counting, record).await?;
-    record.exactly_one(effects);
+    let baseline = client
+        .effect_baseline(&operation, RequestVariant::default())
+        .await?;
+    let first = client
+        .send_first(&operation, RequestVariant::default(), log)
+        .await?;
+    let misused = client.send(&operation, RequestVariant::body(&other)).await;
+    log.observe_response("other body", &misused);
+    judge(client, log, &first, &misused);
+    let retry = client
+        .retry_until_final(&operation, RequestVariant::default())
+        .await;
+    log.observe_final("first body again", &retry);
+    client.judge_retry(log, &operation, &first, &retry).await;
+    let effects = client.effects(&operation, &baseline, log).await?;
+    log.expect_one_effect(effects);
     Ok(())
 }
 
 pub(super) async fn different_body_in_flight(
-    caller: &Caller<'_>,
-    record: &mut Record,
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
 ) -> Result<(), Stop> {
     for round in 0..ROUNDS {
-        race(caller, record, round == 0).await?;
-        if record.failed() {
+        race(client, log, round == 0).await?;
+        if log.failed() {
             return Ok(());
         }
     }
-    if let Some(slow) = &caller.target.cases.slow {
-        during(caller, record, slow).await?;
+    if let Some(slow) = &client.target.cases.slow {
+        misuse_during_slow_operation(client, log, slow).await?;
     }
     Ok(())
 }
 
-/// Two bodies at the same time: whichever comes first, the other is refused.
-async fn race(caller: &Caller<'_>, record: &mut Record, tell_sent: bool) -> Result<(), Stop> {
-    let operation = caller.operation();
-    let other = other_body(caller, &operation, Shape::default())?;
-    if tell_sent {
-        record.sent(format!(
+/// Sends two bodies at the same time: the second one must be refused.
+async fn race(client: &ProbeClient<'_>, log: &mut ProbeLog, log_sent: bool) -> Result<(), Stop> {
+    let operation = client.operation();
+    let other = other_body(client, &operation, RequestVariant::default())?;
+    if log_sent {
+        log.sent(format!(
             "{}, and at the same time the same key with {other}",
-            caller.told(&operation, Shape::default())
+            client.describe_request(&operation, RequestVariant::default())
         ));
     }
-    let counting = caller.counting(&operation, Shape::default()).await?;
-    let shapes = [Shape::default(), Shape::body(&other)];
-    let (one, two) = join(caller.connect(), caller.connect()).await;
+    let baseline = client
+        .effect_baseline(&operation, RequestVariant::default())
+        .await?;
+    let variants = [RequestVariant::default(), RequestVariant::body(&other)];
+    let (one, two) = join(client.connect(), client.connect()).await;
     let (Ok(one), Ok(two)) = (one, two) else {
         return Err(Stop::NotSeen(
-            "two connections at once could not be opened".to_owned(),
+            "could not open two connections at once".to_owned(),
         ));
     };
     let (one, two) = join(
-        caller.ask_on(one, &operation, shapes[0]),
-        caller.ask_on(two, &operation, shapes[1]),
+        client.send_on(one, &operation, variants[0]),
+        client.send_on(two, &operation, variants[1]),
     )
     .await;
-    record.saw_answer("one", &one);
-    record.saw_answer("other", &two);
-    let other_won = caller.success(&one).is_none() && caller.success(&two).is_some();
-    let (raced, shapes) = if other_won {
-        ([two, one], [shapes[1], shapes[0]])
+    log.observe_response("one", &one);
+    log.observe_response("other", &two);
+    let other_won = client.success(&one).is_none() && client.success(&two).is_some();
+    let (raced, variants) = if other_won {
+        ([two, one], [variants[1], variants[0]])
     } else {
-        ([one, two], shapes)
+        ([one, two], variants)
     };
-    let settled = caller.settle(&operation, shapes[0]).await;
-    // Who was told to come back does so. Where the first succeeded, this is about the key.
+    let settled = client.retry_until_final(&operation, variants[0]).await;
+    // The loser retries. Where the first succeeded, the response is about the key.
     let later = match settled.success() {
-        Some(_) => caller.ask(&operation, shapes[1]).await,
-        None => caller.settle(&operation, shapes[1]).await.answer,
+        Some(_) => client.send(&operation, variants[1]).await,
+        None => {
+            client
+                .retry_until_final(&operation, variants[1])
+                .await
+                .answer
+        }
     };
-    judge_race(caller, record, &operation, &raced, &settled, &later).await;
-    let effects = caller.effects(&operation, &counting, record).await?;
-    record.at_most_one(effects);
+    judge_race(client, log, &operation, &raced, &settled, &later).await;
+    let effects = client.effects(&operation, &baseline, log).await?;
+    log.expect_at_most_one_effect(effects);
     if settled.success().is_some() {
-        record.exactly_one(effects);
+        log.expect_one_effect(effects);
     }
     if effects.is_none() && raced.iter().any(is_doubtful) {
-        record.blind(
-            "one of the two got no answer that says whether it was executed: give --count-url or \
+        log.inconclusive(
+            "one of the two got no response that shows whether it was executed: add --count-url or \
              --count-command",
         );
     } else if !raced.iter().all(is_own) {
-        record.blind("one of the two did not get through to the API, so that nothing raced");
+        log.inconclusive("one of the two did not reach the API, so there was no race");
     }
     Ok(())
 }
 
-/// What both were told while they raced, the winner first, and what each was told afterwards.
+/// Judges the responses during the race, the winner's first, and the response to each afterwards.
 async fn judge_race(
-    caller: &Caller<'_>,
-    record: &mut Record,
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
     operation: &Operation,
-    raced: &[Result<Answer, String>; 2],
-    settled: &Settled,
-    later: &Result<Answer, String>,
+    raced: &[Result<Response, String>; 2],
+    settled: &FinalResponse,
+    later: &Result<Response, String>,
 ) {
-    match (caller.success(&raced[0]), caller.success(&raced[1])) {
+    match (client.success(&raced[0]), client.success(&raced[1])) {
         (Some(one), Some(two)) => {
-            return record.fail(match difference(one, two) {
-                None => "two different requests were given the same success",
+            return log.fail(match difference(one, two) {
+                None => "two different requests got the same success",
                 Some(_) => "two different requests succeeded under one key",
             });
         }
-        // Nobody may take back what was told, for the other's sake.
-        (Some(first), None) => caller.judge_retry(record, operation, first, settled).await,
+        // A success that was sent must not be withdrawn because of the other request.
+        (Some(first), None) => client.judge_retry(log, operation, first, settled).await,
         (None, Some(_) | None) => {}
     }
-    match (settled.success(), caller.success(later)) {
-        (Some(first), _) => judge(caller, record, first, later),
-        (None, Some(first)) => judge(caller, record, first, &settled.answer),
-        (None, None) => record.blind("neither of the two succeeded"),
+    match (settled.success(), client.success(later)) {
+        (Some(first), _) => judge(client, log, first, later),
+        (None, Some(first)) => judge(client, log, first, &settled.answer),
+        (None, None) => log.inconclusive("neither of the two succeeded"),
     }
 }
 
-/// The other body while the first surely runs.
-async fn during(caller: &Caller<'_>, record: &mut Record, slow: &Case) -> Result<(), Stop> {
-    let operation = caller.operation();
-    let shape = Shape::case(Some(slow));
-    let other = other_body(caller, &operation, shape)?;
-    record.sent(format!(
+/// Sends the other body while the first request runs.
+async fn misuse_during_slow_operation(
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
+    slow: &Case,
+) -> Result<(), Stop> {
+    let operation = client.operation();
+    let variant = RequestVariant::case(Some(slow));
+    let other = other_body(client, &operation, variant)?;
+    log.sent(format!(
         "{} as a slow operation, and meanwhile the same key with {other}",
-        caller.told(&operation, shape)
+        client.describe_request(&operation, variant)
     ));
-    let counting = caller.counting(&operation, shape).await?;
+    let baseline = client.effect_baseline(&operation, variant).await?;
     let later = async {
         sleep(BEGUN).await;
-        caller.ask(&operation, Shape::body(&other)).await
+        client.send(&operation, RequestVariant::body(&other)).await
     };
-    let (first, misused) = join(caller.ask(&operation, shape), later).await;
-    record.saw_answer("slow", &first);
-    record.saw_answer("other body meanwhile", &misused);
-    let Some(first) = caller.success(&first) else {
-        record.blind("the slow operation did not succeed: whether it was under way was not seen");
+    let (first, misused) = join(client.send(&operation, variant), later).await;
+    log.observe_response("slow", &first);
+    log.observe_response("other body during it", &misused);
+    let Some(first) = client.success(&first) else {
+        log.inconclusive("the slow operation did not succeed, so nothing was in progress");
         return Ok(());
     };
-    // Until it is over nobody need look at the body.
-    let misused = match caller.kind(&misused) {
-        Kind::Pending => {
-            let misused = caller.ask(&operation, Shape::body(&other)).await;
-            record.saw_answer("other body afterwards", &misused);
+    // The server need not compare bodies before the first request ends.
+    let misused = match client.kind(&misused) {
+        ResponseKind::Pending => {
+            let misused = client.send(&operation, RequestVariant::body(&other)).await;
+            log.observe_response("other body afterwards", &misused);
             misused
         }
-        Kind::Success | Kind::Refusal | Kind::Silent => misused,
+        ResponseKind::Success | ResponseKind::Refusal | ResponseKind::Inconclusive => misused,
     };
-    judge(caller, record, first, &misused);
-    let effects = caller.effects(&operation, &counting, record).await?;
-    record.exactly_one(effects);
+    judge(client, log, first, &misused);
+    let effects = client.effects(&operation, &baseline, log).await?;
+    log.expect_one_effect(effects);
     Ok(())
 }
 
 fn other_body(
-    caller: &Caller<'_>,
+    client: &ProbeClient<'_>,
     operation: &Operation,
-    shape: Shape<'_>,
+    variant: RequestVariant<'_>,
 ) -> Result<String, Stop> {
-    let given = caller.target.other_body.as_deref();
-    let given = given.map(|other| caller.body(operation, Shape::body(other)));
-    let other = given.or_else(|| json::other(&caller.body(operation, shape)));
+    let given = client.target.other_body.as_deref();
+    let given = given.map(|other| client.body(operation, RequestVariant::body(other)));
+    let other = given.or_else(|| json::other(&client.body(operation, variant)));
     other.ok_or_else(|| {
-        Stop::NotSeen("the body has no number to change: give --other-body".to_owned())
+        Stop::NotSeen("the body has no number to change: add --other-body".to_owned())
     })
 }
 
-/// Judges the answer to a key that came back with another body.
+/// Judges the response to a key that was reused with a different body.
 fn judge(
-    caller: &Caller<'_>,
-    record: &mut Record,
-    first: &Answer,
-    misused: &Result<Answer, String>,
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
+    first: &Response,
+    misused: &Result<Response, String>,
 ) {
-    match (caller.kind(misused), misused) {
-        (Kind::Success, Ok(answer)) => record.fail(match difference(first, answer) {
-            None => "another request was given the first one's success",
-            Some(_) => "another request succeeded under the same key",
+    match (client.kind(misused), misused) {
+        (ResponseKind::Success, Ok(answer)) => log.fail(match difference(first, answer) {
+            None => "a different request got the first one's success",
+            Some(_) => "a different request succeeded under the same key",
         }),
-        (Kind::Refusal | Kind::Pending, Ok(answer)) if answer.is_refusal() => {
-            remark(caller.learned.dialect, answer.status, record);
+        (ResponseKind::Refusal | ResponseKind::Pending, Ok(answer)) if answer.is_refusal() => {
+            note_misuse_status(client.profile.dialect, answer.status, log);
         }
-        (Kind::Success | Kind::Refusal | Kind::Pending | Kind::Silent, _) => {
-            unjudged(record, "the other body", misused);
+        (
+            ResponseKind::Success
+            | ResponseKind::Refusal
+            | ResponseKind::Pending
+            | ResponseKind::Inconclusive,
+            _,
+        ) => {
+            mark_unjudged(log, "the other body", misused);
         }
     }
 }
 
-fn remark(dialect: Dialect, status: u16, record: &mut Record) {
+fn note_misuse_status(dialect: Dialect, status: u16, log: &mut ProbeLog) {
     let usual = match dialect {
         Dialect::Ietf => 422,
         Dialect::Stripe => 400,
     };
     if status == 409 {
-        record.note("misuse was answered with 409, which clients retry: they never learn of it");
+        log.note("misuse got a 409, which clients retry: they never see the error");
     } else if status != usual {
-        record.note(format!(
-            "misuse was answered with {status}, where the {} dialect has {usual}",
+        log.note(format!(
+            "misuse got a {status}; the {} dialect uses {usual}",
             dialect.name()
         ));
     }

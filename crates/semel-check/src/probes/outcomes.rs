@@ -1,165 +1,165 @@
 //! Outcomes that are not a plain success.
 
 use super::interrupted::{Fault, judge_after_fault};
-use crate::answers::{difference, tell};
-use crate::caller::{Caller, Settled};
-use crate::judge::unjudged;
-use crate::kind::Kind;
-use crate::operation::Shape;
-use crate::record::{Record, Stop};
+use crate::client::{FinalResponse, ProbeClient};
+use crate::judge::mark_unjudged;
+use crate::operation::RequestVariant;
+use crate::probe_log::{ProbeLog, Stop};
+use crate::response::{describe, difference};
+use crate::response_kind::ResponseKind;
 use crate::target::Case;
-use crate::wire::Answer;
+use crate::wire::Response;
 
-/// An answer that came back whole and is smaller would have been stored by anybody.
+/// Any store keeps a smaller response, so a complete replay of one proves nothing.
 const LARGE: usize = 64 << 10;
 
 pub(super) async fn declined_is_final(
-    caller: &Caller<'_>,
-    record: &mut Record,
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
 ) -> Result<(), Stop> {
-    let declined = needed(
-        caller.target.cases.declined.as_ref(),
+    let declined = required_case(
+        client.target.cases.declined.as_ref(),
         "declined",
         "is declined",
     )?;
-    let operation = caller.operation();
-    let shape = Shape::case(Some(declined));
-    record.sent(format!(
+    let operation = client.operation();
+    let variant = RequestVariant::case(Some(declined));
+    log.sent(format!(
         "{} to be declined, then a retry",
-        caller.told(&operation, shape)
+        client.describe_request(&operation, variant)
     ));
-    let counting = caller.counting(&operation, shape).await?;
-    let first = caller.ask(&operation, shape).await;
-    record.saw_answer("first", &first);
-    let (Kind::Refusal, Ok(first)) = (caller.kind(&first), &first) else {
-        let seen = tell(&first);
+    let baseline = client.effect_baseline(&operation, variant).await?;
+    let first = client.send(&operation, variant).await;
+    log.observe_response("first", &first);
+    let (ResponseKind::Refusal, Ok(first)) = (client.kind(&first), &first) else {
+        let seen = describe(&first);
         return Err(Stop::NotSeen(format!("the case did not decline: {seen}")));
     };
-    let before = caller.effects(&operation, &counting, record).await?;
-    let retry = caller.settle(&operation, shape.retry()).await;
-    record.saw_settled("retry", &retry);
-    let after = caller.effects(&operation, &counting, record).await?;
+    let before = client.effects(&operation, &baseline, log).await?;
+    let retry = client.retry_until_final(&operation, variant.retry()).await;
+    log.observe_final("retry", &retry);
+    let after = client.effects(&operation, &baseline, log).await?;
     if let (Some(before), Some(after)) = (before, after)
         && after > before
     {
-        record.fail("a retry of what was declined was executed");
+        log.fail("a retry of a declined operation was executed");
     }
-    judge_declined(record, declined, first, &retry);
+    judge_declined(log, declined, first, &retry);
     Ok(())
 }
 
-fn judge_declined(record: &mut Record, case: &Case, first: &Answer, retry: &Settled) {
+fn judge_declined(log: &mut ProbeLog, case: &Case, first: &Response, retry: &FinalResponse) {
     match (retry.kind, &retry.answer) {
-        (Kind::Success, _) => record.fail("what was declined succeeded under the same key"),
-        (Kind::Refusal, Ok(answer)) if answer.status == first.status => {
+        (ResponseKind::Success, _) => log.fail("a declined operation succeeded under the same key"),
+        (ResponseKind::Refusal, Ok(answer)) if answer.status == first.status => {
             if let Some(difference) = difference(first, answer) {
-                record.note(format!("the refusal changed: {difference}"));
+                log.note(format!("the refusal changed: {difference}"));
             }
-            // Without its header a retry that is executed succeeds; with its body it would be
-            // declined as before.
+            // An executed retry without the header would succeed; with the body it is declined anyway.
             if matches!(case, Case::Body(_)) && !answer.is_marked() {
-                record.blind(
-                    "it was declined again, and nothing says that it was not tried again: give \
-                     the case as a header, which retries leave out",
+                log.inconclusive(
+                    "it was declined again, and nothing shows that it was not executed again: \
+                     use a header for the case, which retries omit",
                 );
             }
         }
-        (Kind::Refusal | Kind::Pending | Kind::Silent, _) => record.blind(format!(
-            "the retry was not declined again, but answered with {}",
-            tell(&retry.answer)
-        )),
+        (ResponseKind::Refusal | ResponseKind::Pending | ResponseKind::Inconclusive, _) => log
+            .inconclusive(format!(
+                "the retry was not declined again, but got {}",
+                describe(&retry.answer)
+            )),
     }
 }
 
 pub(super) async fn oversized_response(
-    caller: &Caller<'_>,
-    record: &mut Record,
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
 ) -> Result<(), Stop> {
-    let large = "answers with more than is stored (over a mebibyte mostly)";
-    let large = needed(caller.target.cases.large.as_ref(), "large", large)?;
-    let operation = caller.operation();
-    let shape = Shape::case(Some(large));
-    record.sent(format!(
-        "{} for a large answer, then a retry",
-        caller.told(&operation, shape)
+    let large = "responds with more than the server stores (usually over 1 MiB)";
+    let large = required_case(client.target.cases.large.as_ref(), "large", large)?;
+    let operation = client.operation();
+    let variant = RequestVariant::case(Some(large));
+    log.sent(format!(
+        "{} for a large response, then a retry",
+        client.describe_request(&operation, variant)
     ));
-    let counting = caller.counting(&operation, shape).await?;
-    let first = caller.first(&operation, shape, record).await?;
-    let retry = caller.settle(&operation, shape.retry()).await;
-    record.saw_settled("retry", &retry);
+    let baseline = client.effect_baseline(&operation, variant).await?;
+    let first = client.send_first(&operation, variant, log).await?;
+    let retry = client.retry_until_final(&operation, variant.retry()).await;
+    log.observe_final("retry", &retry);
     let (whole, part) = (
         first.body.len(),
         retry.success().map(|answer| &answer.body[..]),
     );
     match (retry.kind, part) {
-        (Kind::Success, Some(part)) if part.len() < whole && first.body.starts_with(part) => {
+        (ResponseKind::Success, Some(part))
+            if part.len() < whole && first.body.starts_with(part) =>
+        {
             let part = part.len();
-            record.fail(format!(
-                "a retry was given {part} of {whole} bytes as a success"
+            log.fail(format!("a retry got {part} of {whole} bytes as a success"));
+        }
+        (ResponseKind::Success, Some(part)) if part == first.body && whole < LARGE => {
+            log.inconclusive(format!(
+                "the response was not large: {whole} bytes, and all of them were stored"
             ));
         }
-        (Kind::Success, Some(part)) if part == first.body && whole < LARGE => {
-            record.blind(format!(
-                "the answer was not large: {whole} bytes, and all of them were stored"
-            ));
+        (ResponseKind::Success, _) => {
+            client.judge_retry(log, &operation, &first, &retry).await;
+            log.note(format!("all {whole} bytes were stored"));
         }
-        (Kind::Success, _) => {
-            caller.judge_retry(record, &operation, &first, &retry).await;
-            record.note(format!("all {whole} bytes were stored"));
+        (ResponseKind::Refusal | ResponseKind::Pending, _) => {
+            log.note("the response was not stored; the retry was refused, not executed");
         }
-        (Kind::Refusal | Kind::Pending, _) => {
-            record.note("the answer was not stored; the retry was refused, not executed");
-        }
-        (Kind::Silent, _) => unjudged(record, "the retry", &retry.answer),
+        (ResponseKind::Inconclusive, _) => mark_unjudged(log, "the retry", &retry.answer),
     }
-    let effects = caller.effects(&operation, &counting, record).await?;
-    record.exactly_one(effects);
+    let effects = client.effects(&operation, &baseline, log).await?;
+    log.expect_one_effect(effects);
     Ok(())
 }
 
 pub(super) async fn timeout_after_effect(
-    caller: &Caller<'_>,
-    record: &mut Record,
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
 ) -> Result<(), Stop> {
-    let timeout = "does its work and then answers 504";
-    let timeout = needed(caller.target.cases.timeout.as_ref(), "timeout", timeout)?;
-    let operation = caller.operation();
-    let shape = Shape::case(Some(timeout));
-    record.sent(format!(
+    let timeout = "does its work and then responds with 504";
+    let timeout = required_case(client.target.cases.timeout.as_ref(), "timeout", timeout)?;
+    let operation = client.operation();
+    let variant = RequestVariant::case(Some(timeout));
+    log.sent(format!(
         "{} to time out, then retries",
-        caller.told(&operation, shape)
+        client.describe_request(&operation, variant)
     ));
-    let counting = caller.counting(&operation, shape).await?;
-    let first = caller.ask(&operation, shape).await;
-    record.saw_answer("first", &first);
+    let baseline = client.effect_baseline(&operation, variant).await?;
+    let first = client.send(&operation, variant).await;
+    log.observe_response("first", &first);
     if first
         .as_ref()
         .is_ok_and(|answer| answer.status < 500 && answer.status != 409)
     {
-        let seen = tell(&first);
+        let seen = describe(&first);
         return Err(Stop::NotSeen(format!("the case did not time out: {seen}")));
     }
-    let effects = caller
-        .effects_at_last(&operation, &counting, record)
-        .await?;
-    happened(record, effects);
-    let mut fault = Fault::new(&operation, shape, &counting);
-    fault.ended_with = first.as_ref().ok();
-    judge_after_fault(caller, record, &fault).await?;
+    let effects = client.effects_after_lag(&operation, &baseline, log).await?;
+    judge_effect_before_fault(log, effects);
+    let mut fault = Fault::new(&operation, variant, &baseline);
+    fault.first_error = first.as_ref().ok();
+    judge_after_fault(client, log, &fault).await?;
     Ok(())
 }
 
-/// Whether the effect came before the fault: else there was nothing that a retry could repeat.
-pub(super) fn happened(record: &mut Record, effects: Option<u64>) {
+/// Checks that the effect came before the fault: otherwise a retry has nothing to repeat.
+pub(super) fn judge_effect_before_fault(log: &mut ProbeLog, effects: Option<u64>) {
     match effects {
-        Some(0) => record.blind("nothing had happened when the first was answered"),
+        Some(0) => log.inconclusive("nothing had been executed when the first response came"),
         Some(_) => {}
-        None => record.note("nobody counts whether the effect came before the first answer"),
+        None => log.note(
+            "without a counter it is not known whether the effect came before the first response",
+        ),
     }
 }
 
-/// A case that must have been given for a probe to make sense.
-pub(super) fn needed<'a>(
+/// The case that a probe needs, or the reason to stop.
+pub(super) fn required_case<'a>(
     case: Option<&'a Case>,
     name: &str,
     behaviour: &str,

@@ -1,95 +1,106 @@
-//! The same request again: later, written differently, and at the same time.
+//! The same request again: later, serialized differently, and at the same time.
 
 use futures_util::future::join_all;
 
-use crate::answers::{around, tell};
-use crate::caller::{Caller, Settled};
+use crate::client::{FinalResponse, ProbeClient};
 use crate::json;
-use crate::judge::unjudged;
-use crate::kind::{Kind, is_doubtful, is_own};
-use crate::operation::Shape;
-use crate::record::{Record, Stop};
-use crate::wire::Answer;
+use crate::judge::mark_unjudged;
+use crate::operation::RequestVariant;
+use crate::probe_log::{ProbeLog, Stop};
+use crate::response::{describe, metadata_difference};
+use crate::response_kind::{ResponseKind, is_doubtful, is_own};
+use crate::wire::Response;
 
-/// Enough that some meet between the look and the store; few enough for any server.
+/// Enough to hit the gap between lookup and store; few enough for any server.
 const AT_ONCE: usize = 16;
-/// A race that was won by luck is lost in one of these.
+/// Rounds of a race, since one may succeed by chance.
 const ROUNDS: usize = 3;
 
-pub(super) async fn replay(caller: &Caller<'_>, record: &mut Record) -> Result<(), Stop> {
-    let operation = caller.operation();
-    let shape = Shape::default();
-    record.sent(format!("{}, three times", caller.told(&operation, shape)));
-    let counting = caller.counting(&operation, shape).await?;
-    let first = caller.first(&operation, shape, record).await?;
-    // Twice: there are stores that let the second retry in.
+pub(super) async fn replay(client: &ProbeClient<'_>, log: &mut ProbeLog) -> Result<(), Stop> {
+    let operation = client.operation();
+    let variant = RequestVariant::default();
+    log.sent(format!(
+        "{}, three times",
+        client.describe_request(&operation, variant)
+    ));
+    let baseline = client.effect_baseline(&operation, variant).await?;
+    let first = client.send_first(&operation, variant, log).await?;
+    // Twice: some stores accept the second retry.
     for which in ["retry", "second retry"] {
-        let retry = caller.settle(&operation, shape).await;
-        record.saw_settled(which, &retry);
-        caller.judge_retry(record, &operation, &first, &retry).await;
-        if let Some(difference) = retry.success().and_then(|retry| around(&first, retry)) {
-            record.fail(format!("a replay was not the first answer: {difference}"));
+        let retry = client.retry_until_final(&operation, variant).await;
+        log.observe_final(which, &retry);
+        client.judge_retry(log, &operation, &first, &retry).await;
+        if let Some(difference) = retry
+            .success()
+            .and_then(|retry| metadata_difference(&first, retry))
+        {
+            log.fail(format!(
+                "a replay differs from the first response: {difference}"
+            ));
         }
         if let (Some(cookie), Some(answer)) = (first.header("set-cookie"), retry.success())
             && answer.header("set-cookie") == Some(cookie)
         {
-            record.note("the replay sets the first caller's cookie again");
+            log.note("the replay sets the first caller's cookie again");
         }
     }
-    let effects = caller.effects(&operation, &counting, record).await?;
-    record.exactly_one(effects);
+    let effects = client.effects(&operation, &baseline, log).await?;
+    log.expect_one_effect(effects);
     Ok(())
 }
 
 pub(super) async fn same_json_reordered(
-    caller: &Caller<'_>,
-    record: &mut Record,
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
 ) -> Result<(), Stop> {
-    let operation = caller.operation();
-    let Some(reordered) = json::reordered(&caller.body(&operation, Shape::default())) else {
-        let reason = "the body is no JSON object of two members or more";
+    let operation = client.operation();
+    let Some(reordered) = json::reordered(&client.body(&operation, RequestVariant::default()))
+    else {
+        let reason = "the body is not a JSON object with two or more members";
         return Err(Stop::Skipped(reason.to_owned()));
     };
-    let retry = Shape::body(&reordered);
-    record.sent(format!(
+    let retry = RequestVariant::body(&reordered);
+    log.sent(format!(
         "{}, then the same as {reordered}",
-        caller.told(&operation, Shape::default())
+        client.describe_request(&operation, RequestVariant::default())
     ));
-    let counting = caller.counting(&operation, Shape::default()).await?;
-    let first = caller.first(&operation, Shape::default(), record).await?;
-    let settled = caller.settle(&operation, retry).await;
-    record.saw_settled("retry", &settled);
+    let baseline = client
+        .effect_baseline(&operation, RequestVariant::default())
+        .await?;
+    let first = client
+        .send_first(&operation, RequestVariant::default(), log)
+        .await?;
+    let settled = client.retry_until_final(&operation, retry).await;
+    log.observe_final("retry", &settled);
     match settled.kind {
-        Kind::Refusal | Kind::Pending => record.note(
-            "it was refused as another request: safe, but a client that serialises a retry anew \
-             is turned away",
+        ResponseKind::Refusal | ResponseKind::Pending => log.note(
+            "it was refused as a different request: safe, but a client that serializes a retry \
+             again gets an error",
         ),
-        Kind::Success | Kind::Silent => {
-            caller
-                .judge_retry(record, &operation, &first, &settled)
-                .await;
+        ResponseKind::Success | ResponseKind::Inconclusive => {
+            client.judge_retry(log, &operation, &first, &settled).await;
         }
     }
-    let effects = caller.effects(&operation, &counting, record).await?;
-    record.exactly_one(effects);
+    let effects = client.effects(&operation, &baseline, log).await?;
+    log.expect_one_effect(effects);
     Ok(())
 }
 
 pub(super) async fn concurrent_duplicates(
-    caller: &Caller<'_>,
-    record: &mut Record,
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
 ) -> Result<(), Stop> {
     for round in 0..ROUNDS {
-        at_once(caller, record, Shape::default(), round == 0).await?;
-        if record.failed() {
+        race_duplicates(client, log, RequestVariant::default(), round == 0).await?;
+        if log.failed() {
             return Ok(());
         }
     }
-    if caller.target.cases.slow.is_some() {
-        at_once(
-            caller,
-            record,
-            Shape::case(caller.target.cases.slow.as_ref()),
+    if client.target.cases.slow.is_some() {
+        race_duplicates(
+            client,
+            log,
+            RequestVariant::case(client.target.cases.slow.as_ref()),
             true,
         )
         .await?;
@@ -97,119 +108,129 @@ pub(super) async fn concurrent_duplicates(
     Ok(())
 }
 
-async fn at_once(
-    caller: &Caller<'_>,
-    record: &mut Record,
-    shape: Shape<'_>,
-    tell_sent: bool,
+async fn race_duplicates(
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
+    variant: RequestVariant<'_>,
+    log_sent: bool,
 ) -> Result<(), Stop> {
-    let operation = caller.operation();
-    if tell_sent {
-        record.sent(format!(
+    let operation = client.operation();
+    if log_sent {
+        log.sent(format!(
             "{}, {AT_ONCE} times at once",
-            caller.told(&operation, shape)
+            client.describe_request(&operation, variant)
         ));
     }
-    let counting = caller.counting(&operation, shape).await?;
+    let baseline = client.effect_baseline(&operation, variant).await?;
     // Connected before, so that only the requests race.
-    let opened = join_all((0..AT_ONCE).map(|_| caller.connect())).await;
+    let opened = join_all((0..AT_ONCE).map(|_| client.connect())).await;
     let asked = opened
         .into_iter()
         .flatten()
-        .map(|one| caller.ask_on(one, &operation, shape));
+        .map(|one| client.send_on(one, &operation, variant));
     let answers = join_all(asked).await;
-    let successes: Vec<&Answer> = answers.iter().filter_map(|a| caller.success(a)).collect();
-    tally(caller, record, &answers);
+    let successes: Vec<&Response> = answers.iter().filter_map(|a| client.success(a)).collect();
+    tally(client, log, &answers);
     if let Some((first, rest)) = successes.split_first() {
-        let what = "duplicates were given different successes";
-        // One that was executed may be marked otherwise than one that was replayed, and no more.
+        let what = "duplicates got different successes";
+        // Execution and replay may differ in the replay header only.
         rest.iter()
-            .any(|other| caller.differs(record, &operation, first, other, what));
+            .any(|other| client.judge_difference(log, &operation, first, other, what));
     }
-    let retry = caller.settle(&operation, shape.retry()).await;
-    record.saw_settled("retry", &retry);
+    let retry = client.retry_until_final(&operation, variant.retry()).await;
+    log.observe_final("retry", &retry);
     match successes.first() {
         Some(first) => {
-            caller.judge_retry(record, &operation, first, &retry).await;
+            client.judge_retry(log, &operation, first, &retry).await;
         }
-        None => judge_none(record, &answers, &retry),
+        None => judge_without_success(log, &answers, &retry),
     }
-    let effects = caller.effects(&operation, &counting, record).await?;
-    record.at_most_one(effects);
+    let effects = client.effects(&operation, &baseline, log).await?;
+    log.expect_at_most_one_effect(effects);
     if !successes.is_empty() || retry.success().is_some() {
-        record.exactly_one(effects);
+        log.expect_one_effect(effects);
     }
     if effects.is_none() {
-        uncounted(caller, record, &answers, &retry);
+        judge_without_counter(client, log, &answers, &retry);
     }
     Ok(())
 }
 
-/// Writes down what became of them, and whether there was a race at all.
-fn tally(caller: &Caller<'_>, record: &mut Record, answers: &[Result<Answer, String>]) {
-    let of = |kind| move |answer: &&Result<Answer, String>| caller.kind(answer) == kind;
-    let successes = answers.iter().filter(of(Kind::Success)).count();
-    let pending = answers.iter().filter(of(Kind::Pending)).count();
+/// Logs the responses, and whether there was a race at all.
+fn tally(client: &ProbeClient<'_>, log: &mut ProbeLog, answers: &[Result<Response, String>]) {
+    let of = |kind| move |answer: &&Result<Response, String>| client.kind(answer) == kind;
+    let successes = answers.iter().filter(of(ResponseKind::Success)).count();
+    let pending = answers.iter().filter(of(ResponseKind::Pending)).count();
     let others = answers.len() - successes - pending;
-    record.saw(format!(
-        "{successes} succeeded, {pending} told to come back, {others} others"
+    log.observe(format!(
+        "{successes} succeeded, {pending} asked to retry later, {others} others"
     ));
-    let other = |answer: &&Result<Answer, String>| {
-        matches!(caller.kind(answer), Kind::Refusal | Kind::Silent)
+    let other = |answer: &&Result<Response, String>| {
+        matches!(
+            client.kind(answer),
+            ResponseKind::Refusal | ResponseKind::Inconclusive
+        )
     };
     if let Some(other) = answers.iter().find(other) {
-        record.note(format!("a duplicate was answered with {}", tell(other)));
+        log.note(format!("a duplicate got {}", describe(other)));
     }
     if answers.len() < AT_ONCE {
         let opened = answers.len();
-        record.note(format!(
-            "{opened} of {AT_ONCE} connections could be opened at once"
+        log.note(format!(
+            "only {opened} of {AT_ONCE} connections could be opened at once"
         ));
     }
     if answers.iter().filter(|answer| is_own(answer)).count() < 2 {
-        record.blind(
-            "fewer than two of them got through to the API, so that nothing raced: raise the \
-             limits of what stands before it",
+        log.inconclusive(
+            "fewer than two of them reached the API, so there was no race: raise the limits of \
+             the proxy in front of it",
         );
     }
 }
 
-/// None of them succeeded. Where one may have been executed, a refusal is as good as an answer.
-fn judge_none(record: &mut Record, answers: &[Result<Answer, String>], retry: &Settled) {
+/// Judges a race without a success. If one may have been executed, a refusal of the retry passes.
+fn judge_without_success(
+    log: &mut ProbeLog,
+    answers: &[Result<Response, String>],
+    retry: &FinalResponse,
+) {
     match retry.kind {
-        Kind::Success => {}
-        Kind::Pending | Kind::Refusal if !answers.iter().any(is_doubtful) => record.fail(format!(
-            "none succeeded, nor did a retry: {}",
-            tell(&retry.answer)
-        )),
-        Kind::Pending | Kind::Refusal => {
-            record.blind("none succeeded, nor did a retry: there was no answer to compare");
+        ResponseKind::Success => {}
+        ResponseKind::Pending | ResponseKind::Refusal if !answers.iter().any(is_doubtful) => log
+            .fail(format!(
+                "none succeeded, nor did a retry: {}",
+                describe(&retry.answer)
+            )),
+        ResponseKind::Pending | ResponseKind::Refusal => {
+            log.inconclusive("none succeeded, nor did a retry: there was no response to compare");
         }
-        Kind::Silent => unjudged(record, "none succeeded, and the retry", &retry.answer),
+        ResponseKind::Inconclusive => {
+            mark_unjudged(log, "none succeeded, and the retry", &retry.answer);
+        }
     }
 }
 
-/// What answers alone do not tell.
-fn uncounted(
-    caller: &Caller<'_>,
-    record: &mut Record,
-    answers: &[Result<Answer, String>],
-    retry: &Settled,
+/// Logs what responses alone do not show.
+fn judge_without_counter(
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
+    answers: &[Result<Response, String>],
+    retry: &FinalResponse,
 ) {
     let unclear = if answers.iter().any(is_doubtful) {
-        "a duplicate got no answer that says whether it was executed"
+        "a duplicate got no response that shows whether it was executed"
     } else {
-        let successes = answers.iter().filter_map(|answer| caller.success(answer));
+        let successes = answers.iter().filter_map(|answer| client.success(answer));
         let unmarked = successes.filter(|answer| !answer.is_marked()).count();
         match retry.success() {
-            _ if unmarked > 1 && !caller.learned.telling => {
-                "several were answered alike, but nothing says that only one was executed"
+            _ if unmarked > 1 && !client.profile.responses_are_unique => {
+                "several got the same response, but nothing shows that only one was executed"
             }
             Some(retry) if unmarked == 0 && !retry.is_marked() => {
-                "none succeeded but a retry, and nothing says whether one was executed before"
+                "only a retry succeeded, and nothing shows whether one was executed before"
             }
             Some(_) | None => return,
         }
     };
-    record.blind(format!("{unclear}: give --count-url or --count-command"));
+    log.inconclusive(format!("{unclear}: add --count-url or --count-command"));
 }

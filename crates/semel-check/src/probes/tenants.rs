@@ -1,64 +1,71 @@
-//! Two customers and one key.
+//! Two customers use one key.
 
-use crate::answers::{difference, tell};
-use crate::caller::Caller;
-use crate::judge::unjudged;
-use crate::kind::Kind;
-use crate::operation::Shape;
-use crate::record::{Record, Stop};
+use crate::client::ProbeClient;
+use crate::judge::mark_unjudged;
+use crate::operation::RequestVariant;
+use crate::probe_log::{ProbeLog, Stop};
+use crate::response::{describe, difference};
+use crate::response_kind::ResponseKind;
 
-pub(super) async fn tenant_isolation(caller: &Caller<'_>, record: &mut Record) -> Result<(), Stop> {
-    if caller.target.other_headers.is_empty() {
+pub(super) async fn tenant_isolation(
+    client: &ProbeClient<'_>,
+    log: &mut ProbeLog,
+) -> Result<(), Stop> {
+    if client.target.other_headers.is_empty() {
         let reason = "needs a second customer: --other-header 'Authorization: Bearer …'";
         return Err(Stop::Skipped(reason.to_owned()));
     }
-    let theirs = Shape {
+    let theirs = RequestVariant {
         other_tenant: true,
-        ..Shape::default()
+        ..RequestVariant::default()
     };
-    // So that a refusal of the key is told from a refusal of the customer.
-    let fresh = caller.ask(&caller.operation(), theirs).await;
-    if caller.success(&fresh).is_none() {
+    // Distinguishes a refusal of the key from a refusal of the customer.
+    let fresh = client.send(&client.operation(), theirs).await;
+    if client.success(&fresh).is_none() {
         return Err(Stop::NotSeen(format!(
-            "the other customer's own request was answered with {}",
-            tell(&fresh)
+            "the other customer's own request got {}",
+            describe(&fresh)
         )));
     }
-    let mine = caller.operation();
+    let mine = client.operation();
     let other = mine.another();
-    record.sent(format!(
+    log.sent(format!(
         "{}, then the same key as another customer with {}",
-        caller.told(&mine, Shape::default()),
-        caller.body(&other, theirs)
+        client.describe_request(&mine, RequestVariant::default()),
+        client.body(&other, theirs)
     ));
-    let counting = caller.counting(&other, theirs).await?;
-    let first = caller.first(&mine, Shape::default(), record).await?;
-    let before = caller.effects_at_last(&other, &counting, record).await?;
-    let settled = caller.settle(&other, theirs).await;
-    record.saw_settled("other customer", &settled);
-    let after = caller.effects(&other, &counting, record).await?;
+    let baseline = client.effect_baseline(&other, theirs).await?;
+    let first = client
+        .send_first(&mine, RequestVariant::default(), log)
+        .await?;
+    let before = client.effects_after_lag(&other, &baseline, log).await?;
+    let settled = client.retry_until_final(&other, theirs).await;
+    log.observe_final("other customer", &settled);
+    let after = client.effects(&other, &baseline, log).await?;
     match (settled.kind, &settled.answer) {
-        (Kind::Success, Ok(answer)) => {
+        (ResponseKind::Success, Ok(answer)) => {
             let alike = difference(&first, answer).is_none();
-            // Asked more than once, it may be a replay of its own.
+            // After more than one try, it may be a replay of its own.
             let replayed = answer.is_marked() && (alike || settled.tries == 1);
-            if replayed || (alike && caller.learned.telling) {
-                record.fail("one customer was given the answer to another's request");
+            if replayed || (alike && client.profile.responses_are_unique) {
+                log.fail("one customer got the response to another's request");
             } else if after.is_some() && after == before {
-                record.fail("the other customer was told of success, and nothing was executed");
+                log.fail("the other customer got a success, and nothing was executed");
             } else if alike && after.is_none() {
-                record.blind("both were answered alike: give --count-url or --count-command");
+                log.inconclusive("both got the same response: add --count-url or --count-command");
             }
         }
-        (Kind::Pending | Kind::Refusal, _) => record.fail(
-            "the other customer's request was refused because of a key that somebody else used",
+        (ResponseKind::Pending | ResponseKind::Refusal, _) => log.fail(
+            "the other customer's request was refused because the first customer used the same key",
         ),
-        (Kind::Success | Kind::Silent, _) => {
-            unjudged(record, "the other customer's request", &settled.answer);
+        (ResponseKind::Success | ResponseKind::Inconclusive, _) => {
+            mark_unjudged(log, "the other customer's request", &settled.answer);
         }
     }
-    let retry = caller.settle(&mine, Shape::default()).await;
-    record.saw_settled("first customer again", &retry);
-    caller.judge_retry(record, &mine, &first, &retry).await;
+    let retry = client
+        .retry_until_final(&mine, RequestVariant::default())
+        .await;
+    log.observe_final("first customer again", &retry);
+    client.judge_retry(log, &mine, &first, &retry).await;
     Ok(())
 }

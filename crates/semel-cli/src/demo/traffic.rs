@@ -1,17 +1,17 @@
-//! Clients that pay, retry, and now and then misbehave.
+//! Clients that pay, retry, and sometimes misuse a key.
 
 use std::time::Duration;
 
 use reqwest::{Client, StatusCode};
 use serde_json::json;
 
-/// How many clients pay at the same time.
+/// Concurrent clients.
 const CLIENTS: u64 = 4;
 
-/// Between two requests of one client: a page that is alive, and a laptop that stays cool.
+/// Between two payments of one client: enough for live charts, little load.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// How often a client retries what did not end well.
+/// The most attempts of one payment.
 const ATTEMPTS: u32 = 4;
 
 /// Runs until the process ends.
@@ -41,7 +41,7 @@ async fn pay_forever(client: Client, gateway: String, number: u64) {
     }
 }
 
-/// One payment, with retries, and once more although it is over: as clients do.
+/// Pays, retries, and sends one duplicate after the success.
 async fn pay(client: &Client, gateway: &str, key: &str, amount: u64, fault: &str) {
     let mut pause = PAUSE;
     for _ in 0..ATTEMPTS {
@@ -55,10 +55,10 @@ async fn pay(client: &Client, gateway: &str, key: &str, amount: u64, fault: &str
                 "account": "acc_demo",
                 "merchant_reference": key,
             }));
-        let answer = request.send().await.map(|answer| answer.status());
-        let over =
-            answer.is_ok_and(|status| !status.is_server_error() && status != StatusCode::CONFLICT);
-        if over && pause > PAUSE {
+        let status = request.send().await.map(|response| response.status());
+        let finished =
+            status.is_ok_and(|status| !status.is_server_error() && status != StatusCode::CONFLICT);
+        if finished && pause > PAUSE {
             return;
         }
         pause *= 2;

@@ -1,4 +1,4 @@
-//! The way to the admin listener, and what is said where it does not lead there.
+//! The client of the admin API, and its error messages.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -17,15 +17,13 @@ use serde::de::DeserializeOwned;
 use super::answers::Problem;
 use super::text;
 
-/// Longer than a listener on any network takes to accept.
-const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Asking a provider takes as long as the provider does; nothing else takes nearly that long.
-const ANSWER_WITHIN: Duration = Duration::from_secs(90);
+/// Reconciling waits for the provider; everything else is much faster.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A page of a thousand operations with the longest names, and a body of the largest size that is
-/// commonly stored, spelled as JSON.
-const MAX_ANSWER: usize = 64 << 20;
+/// Enough for a page of a thousand operations with the longest names, or one with a large body.
+const MAX_RESPONSE: usize = 64 << 20;
 
 /// A token is some tens of bytes.
 const MAX_TOKEN: u64 = 4096;
@@ -39,28 +37,30 @@ pub(crate) struct Admin {
 
 struct Token {
     header: HeaderValue,
+    /// The file or variable, for error messages.
     from: String,
 }
 
-/// What was answered.
+/// A successful response.
 #[derive(Debug)]
 pub(crate) struct Answer {
-    /// JSON, as it was sent.
+    /// The JSON text as received.
     pub(crate) text: String,
-    /// The gateway's clock.
+    /// The gateway's clock, from the header `Date`.
     pub(crate) now: Option<Timestamp>,
     base: Url,
 }
 
 impl Answer {
-    /// Its parts.
+    /// Parses the JSON.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T> {
-        serde_json::from_str(&self.text)
-            .map_err(|error| stranger(&self.base, &format!("its answer is another: {error}")))
+        serde_json::from_str(&self.text).map_err(|error| {
+            not_an_admin_listener(&self.base, &format!("unexpected response: {error}"))
+        })
     }
 }
 
-/// An address as it is typed.
+/// Parses the URL of the admin listener.
 pub(crate) fn address(typed: &str) -> Result<Url, String> {
     let url = Url::parse(typed).ok().filter(Url::has_host);
     let Some(mut url) = url else {
@@ -69,14 +69,16 @@ pub(crate) fn address(typed: &str) -> Result<Url, String> {
     match url.scheme() {
         "http" => {}
         "https" => {
-            let way = "the admin listener speaks plain HTTP; from another machine use a tunnel: \
+            let hint = "the admin listener serves plain HTTP; from another machine use a tunnel: \
                        ssh -L 8081:127.0.0.1:8081 HOST";
-            return Err(way.to_owned());
+            return Err(hint.to_owned());
         }
         _ => return Err("write it as http://HOST:PORT".to_owned()),
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err("an address has no password; the token is in SEMEL_ADMIN_TOKEN".to_owned());
+        return Err(
+            "a URL with a password is not supported; set the token in SEMEL_ADMIN_TOKEN".to_owned(),
+        );
     }
     url.set_query(None);
     url.set_fragment(None);
@@ -84,20 +86,20 @@ pub(crate) fn address(typed: &str) -> Result<Url, String> {
 }
 
 impl Admin {
-    /// With the token of the file, else of the environment, else without.
+    /// Takes the token from the file, else from the environment, else none.
     pub(crate) fn new(base: &Url, token_file: Option<&Path>) -> Result<Self> {
         let token = match token_file {
             Some(path) => Some(Token::read(path)?),
             None => Token::from_environment()?,
         };
         let client = Client::builder()
-            // Neither a proxy nor another address is given the token.
+            // No proxy and no redirect target may get the token.
             .no_proxy()
             .redirect(Policy::none())
-            .connect_timeout(CONNECT_WITHIN)
-            .timeout(ANSWER_WITHIN)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(RESPONSE_TIMEOUT)
             .build()
-            .context("cannot make requests")?;
+            .context("cannot create an HTTP client")?;
         Ok(Self {
             client,
             base: base.clone(),
@@ -105,26 +107,26 @@ impl Admin {
         })
     }
 
-    /// Looks at operations.
+    /// Reads operations.
     pub(crate) async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Answer> {
-        self.look("operations", path, query).await
+        self.read_collection("operations", path, query).await
     }
 
-    /// Looks.
-    pub(crate) async fn look(
+    /// Reads a collection of the admin API.
+    pub(crate) async fn read_collection(
         &self,
-        what: &str,
+        collection: &str,
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Result<Answer> {
-        let mut url = self.url(what, path)?;
+        let mut url = self.url(collection, path)?;
         for (name, value) in query {
             url.query_pairs_mut().append_pair(name, value);
         }
-        self.ask(self.client.request(Method::GET, url)).await
+        self.send(self.client.request(Method::GET, url)).await
     }
 
-    /// Decides about an operation.
+    /// Sends a decision about an operation.
     pub(crate) async fn post(
         &self,
         id: OperationId,
@@ -132,44 +134,52 @@ impl Admin {
         decision: &impl Serialize,
     ) -> Result<Answer> {
         let path = [&*id.to_string(), verb];
-        let look = format!("semel operations show {id}");
-        self.decide("operations", &path, decision, &look).await
+        let check = format!("semel operations show {id}");
+        self.post_to("operations", &path, decision, &check).await
     }
 
-    /// Decides. `look` is how one sees whether it was done.
-    pub(crate) async fn decide(
+    /// Sends a decision. `check` is the command that shows whether it was applied.
+    pub(crate) async fn post_to(
         &self,
-        what: &str,
+        collection: &str,
         path: &[&str],
         decision: &impl Serialize,
-        look: &str,
+        check: &str,
     ) -> Result<Answer> {
-        let url = self.url(what, path)?;
+        let url = self.url(collection, path)?;
         let request = self.client.request(Method::POST, url);
-        let asked = self.ask(request.json(decision)).await;
-        asked.map_err(|error| match error.downcast::<Unanswered>() {
+        let response = self.send(request.json(decision)).await;
+        response.map_err(|error| match error.downcast::<Unanswered>() {
             Ok(unanswered) => anyhow!(
-                "{unanswered}\nWhether it was done is not known. Look before you repeat it: {look}"
+                "{unanswered}\nThe decision may have been applied. Check before you repeat it: {check}"
             ),
             Err(error) => error,
         })
     }
 
-    fn url(&self, what: &str, path: &[&str]) -> Result<Url> {
+    fn url(&self, collection: &str, path: &[&str]) -> Result<Url> {
         let mut url = self.base.clone();
         url.path_segments_mut()
-            .map_err(|()| anyhow!("{} is no address to ask at", self.base))?
+            .map_err(|()| {
+                anyhow!(
+                    "{} cannot be used as the URL of an admin listener",
+                    self.base
+                )
+            })?
             .pop_if_empty()
-            .extend(["api", "v1", what])
+            .extend(["api", "v1", collection])
             .extend(path);
         Ok(url)
     }
 
-    async fn ask(&self, mut request: RequestBuilder) -> Result<Answer> {
+    async fn send(&self, mut request: RequestBuilder) -> Result<Answer> {
         if let Some(token) = &self.token {
             request = request.header(AUTHORIZATION, token.header.clone());
         }
-        let mut response = request.send().await.map_err(|error| self.lost(&error))?;
+        let mut response = request
+            .send()
+            .await
+            .map_err(|error| self.no_response(&error))?;
         let status = response.status();
         let header = |name| response.headers().get(name);
         let kind = header(CONTENT_TYPE).and_then(|kind| kind.to_str().ok());
@@ -178,10 +188,14 @@ impl Admin {
         let now = header(DATE).and_then(|date| date.to_str().ok());
         let now = now.and_then(text::date);
         let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await.map_err(|error| self.lost(&error))? {
-            if body.len() + chunk.len() > MAX_ANSWER {
+        while let Some(chunk) = response
+            .chunk()
+            .await
+            .map_err(|error| self.no_response(&error))?
+        {
+            if body.len() + chunk.len() > MAX_RESPONSE {
                 bail!(
-                    "the answer of {} has more than {MAX_ANSWER} bytes",
+                    "the response of {} has more than {MAX_RESPONSE} bytes",
                     self.base
                 );
             }
@@ -189,7 +203,7 @@ impl Admin {
         }
         if status.is_success() && kind == "application/json" {
             let text = String::from_utf8(body)
-                .map_err(|_| stranger(&self.base, "its answer is no text"))?;
+                .map_err(|_| not_an_admin_listener(&self.base, "its response is not UTF-8"))?;
             return Ok(Answer {
                 text,
                 now,
@@ -204,24 +218,24 @@ impl Admin {
 
     fn refused(&self, status: StatusCode, problem: Option<Problem>) -> anyhow::Error {
         let base = &self.base;
-        // Who was refused as such is told what to do about it here, where the token is from.
-        let about_access = [
+        // These get a message of their own below, which names the source of the token.
+        let access_codes = [
             "admin_unauthenticated",
             "admin_not_local",
             "admin_body_too_large",
         ];
         let problem = problem.filter(|problem| {
-            problem.code.starts_with("admin_") && !about_access.contains(&&*problem.code)
+            problem.code.starts_with("admin_") && !access_codes.contains(&&*problem.code)
         });
         if let Some(problem) = problem {
             let detail = text::line(&problem.detail);
             let code = text::line(&problem.code);
             return match &*problem.code {
                 "admin_operation_not_found" => {
-                    anyhow!("there is no such operation at {base}\n{detail} ({code})")
+                    anyhow!("{base} has no operation with this id\n{detail} ({code})")
                 }
                 "admin_store_unavailable" => Unanswered(format!(
-                    "the gateway is there, and its store cannot answer: {detail} ({code})"
+                    "the gateway runs, but its store failed: {detail} ({code})"
                 ))
                 .into(),
                 _ => anyhow!("{detail} ({code})"),
@@ -229,43 +243,45 @@ impl Admin {
         }
         match (status, &self.token) {
             (StatusCode::UNAUTHORIZED, None) => anyhow!(
-                "the admin at {base} wants its token: set SEMEL_ADMIN_TOKEN, or name a file with \
-                 --token-file"
+                "the admin listener at {base} requires a token: set SEMEL_ADMIN_TOKEN or --token-file"
             ),
             (StatusCode::UNAUTHORIZED, Some(token)) => anyhow!(
-                "the admin at {base} refuses the token from {}: it was started with another",
+                "the admin listener at {base} refused the token from {}: the gateway was started with \
+                 another one",
                 token.from
             ),
             (StatusCode::FORBIDDEN, _) => anyhow!(
-                "the admin at {base} has no token, and without one it serves only its own machine: \
-                 run this there, or start the gateway with SEMEL_ADMIN_TOKEN"
+                "the admin listener at {base} has no token and therefore serves only its own machine: \
+                 run this command there, or start the gateway with SEMEL_ADMIN_TOKEN"
             ),
             (StatusCode::PAYLOAD_TOO_LARGE, _) => {
-                anyhow!("the decision is larger than the gateway takes (2 MiB)")
+                anyhow!("the decision is larger than 2 MiB, the maximum of the gateway")
             }
-            (status, _) => stranger(base, &format!("it answers {}", status.as_u16())),
+            (status, _) => {
+                not_an_admin_listener(base, &format!("it responded with {}", status.as_u16()))
+            }
         }
     }
 
-    /// A request without an answer.
-    fn lost(&self, error: &reqwest::Error) -> anyhow::Error {
+    /// The error of a request without a response.
+    fn no_response(&self, error: &reqwest::Error) -> anyhow::Error {
         let base = &self.base;
-        let cause = text::line(&root(error).to_string());
+        let cause = text::line(&root_cause(error).to_string());
         if error.is_connect() {
             return anyhow!(
-                "cannot connect to {base}: {cause}\nIs the gateway running? Where its admin \
-                 listener is, is said with --admin URL or SEMEL_ADMIN."
+                "cannot connect to {base}: {cause}\nIs the gateway running? Set the URL of its admin \
+                 listener with --admin URL or SEMEL_ADMIN."
             );
         }
         if error.is_timeout() {
-            let seconds = ANSWER_WITHIN.as_secs();
-            return Unanswered(format!("{base} did not answer within {seconds} seconds")).into();
+            let seconds = RESPONSE_TIMEOUT.as_secs();
+            return Unanswered(format!("{base} did not respond within {seconds} seconds")).into();
         }
         Unanswered(format!("the connection to {base} broke: {cause}")).into()
     }
 }
 
-/// A request that may have been heard.
+/// A request without a response: it may have been processed.
 #[derive(Debug)]
 struct Unanswered(String);
 
@@ -277,17 +293,16 @@ impl std::fmt::Display for Unanswered {
 
 impl std::error::Error for Unanswered {}
 
-/// Somebody else is at that address.
-fn stranger(base: &Url, seen: &str) -> anyhow::Error {
+/// Another server is at that address.
+fn not_an_admin_listener(base: &Url, seen: &str) -> anyhow::Error {
     let seen = text::line(seen);
     anyhow!(
-        "{base} is not the admin listener of a Semel gateway that has operations: {seen}\n\
-         The gateway prints its address as \"listening admin\"; give it with --admin URL or \
-         SEMEL_ADMIN."
+        "{base} is not the admin listener of a Semel gateway: {seen}\n\
+         The gateway prints its URL as \"listening admin\"; set it with --admin URL or SEMEL_ADMIN."
     )
 }
 
-fn root(error: &dyn std::error::Error) -> &dyn std::error::Error {
+fn root_cause(error: &dyn std::error::Error) -> &dyn std::error::Error {
     let mut root = error;
     while let Some(deeper) = root.source() {
         root = deeper;
@@ -305,21 +320,21 @@ impl Token {
         Self::new(&text, name.to_string())
     }
 
-    /// An empty variable is none: that is how one is unset for a single command.
+    /// An empty variable counts as unset.
     fn from_environment() -> Result<Option<Self>> {
         match std::env::var("SEMEL_ADMIN_TOKEN") {
             Ok(text) if text.trim().is_empty() => Ok(None),
             Ok(text) => Self::new(&text, "SEMEL_ADMIN_TOKEN".to_owned()).map(Some),
             Err(std::env::VarError::NotPresent) => Ok(None),
-            Err(std::env::VarError::NotUnicode(_)) => bail!("SEMEL_ADMIN_TOKEN is no text"),
+            Err(std::env::VarError::NotUnicode(_)) => bail!("SEMEL_ADMIN_TOKEN is not UTF-8"),
         }
     }
 
-    /// The rule is the gateway's. The error never has the token in it.
+    /// Validates the token like the gateway. The error never contains it.
     fn new(text: &str, from: String) -> Result<Self> {
         let text = text.trim();
         if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-            bail!("the token from {from} is empty, or has characters that a header cannot carry");
+            bail!("the token from {from} is empty or has characters that are invalid in a header");
         }
         let mut header = HeaderValue::from_str(&format!("Bearer {text}"))
             .map_err(|_| anyhow!("the token from {from} cannot be sent"))?;

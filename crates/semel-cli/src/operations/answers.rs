@@ -1,4 +1,4 @@
-//! What the admin API answers, as far as it is shown. A newer gateway may say more.
+//! Responses of the admin API: the fields that are shown. Unknown fields are ignored.
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -10,14 +10,14 @@ pub(super) struct Page {
     pub(super) next: Option<String>,
 }
 
-/// The same page, each operation as it was written.
+/// The same page, with the JSON text of each operation.
 #[derive(Deserialize)]
 pub(super) struct RawPage {
     pub(super) operations: Vec<Box<RawValue>>,
     pub(super) next: Option<String>,
 }
 
-/// An operation at a glance.
+/// An operation in a list.
 #[derive(Deserialize)]
 pub(super) struct Summary {
     pub(super) id: String,
@@ -32,7 +32,7 @@ pub(super) struct Summary {
     pub(super) updated_at: String,
 }
 
-/// All of an operation.
+/// An operation with its history.
 #[derive(Deserialize)]
 pub(super) struct Operation {
     #[serde(flatten)]
@@ -55,14 +55,14 @@ pub(super) struct Operation {
     pub(super) history_problem: Option<String>,
 }
 
-/// What was made.
+/// The created resource.
 #[derive(Deserialize)]
 pub(super) struct Resource {
     pub(super) r#type: String,
     pub(super) id: String,
 }
 
-/// What retries are given.
+/// The stored response.
 #[derive(Deserialize)]
 pub(super) struct Response {
     pub(super) status: u16,
@@ -71,7 +71,7 @@ pub(super) struct Response {
     pub(super) body: Option<String>,
 }
 
-/// One line of a history.
+/// A history entry.
 #[derive(Deserialize)]
 pub(super) struct Entry {
     pub(super) at: String,
@@ -85,23 +85,23 @@ pub(super) struct Entry {
     pub(super) evidence_erased: bool,
 }
 
-/// Where the operation stands after a decision.
+/// The status after a decision.
 #[derive(Deserialize)]
 pub(super) struct Decided {
     pub(super) id: String,
     pub(super) status: String,
 }
 
-/// What came of a look.
+/// The result of `reconcile`.
 #[derive(Deserialize)]
-pub(super) struct Looked {
+pub(super) struct Reconciled {
     pub(super) id: String,
     pub(super) outcome: String,
     #[serde(default)]
     pub(super) code: Option<String>,
 }
 
-/// Why not.
+/// A problem response.
 #[derive(Deserialize)]
 pub(super) struct Problem {
     pub(super) code: String,

@@ -1,5 +1,5 @@
-//! `semel operations resolve`, `reconcile` and `erase`. The gateway guards each decision; what is
-//! guarded here is that nobody decides by accident.
+//! `semel operations resolve`, `reconcile` and `erase`. The gateway validates each decision; this
+//! module asks for confirmation.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read, Write as _};
@@ -12,37 +12,37 @@ use serde::Serialize;
 use serde::de::IgnoredAny;
 
 use super::admin::Admin;
-use super::answers::{Decided, Looked, Operation};
+use super::answers::{Decided, Operation, Reconciled};
 use super::{note, print, show, text};
 
-/// The most bytes of a body: the gateway takes 2 MiB in all.
+/// The largest body: the gateway accepts 2 MiB for the whole decision.
 const MAX_BODY: u64 = 2 << 20;
 
-/// How much of an id is typed to confirm: enough that no other operation is meant.
-const CONFIRMED_BY: usize = 6;
+/// How many characters of the id are typed to confirm.
+const CONFIRM_CHARS: usize = 6;
 
 const DANGER: &str = "\
 DANGER: after --not-executed the next request with this key EXECUTES. If the first attempt took effect
-after all (a charge, an order, a mail), it happens TWICE. \"The provider does not find it\" is no proof:
-it may only not have it yet. Without proof, leave it unknown: unknown is safe.";
+after all (a charge, an order, an email), it happens TWICE. A provider that does not find it is not
+proof: the call may still arrive. Without proof, leave it unknown: unknown is safe.";
 
 const LOSS: &str = "\
-The stored response, its headers and the evidence in the history are removed for good. Retries are told
-that it happened, and are not given the answer any more.";
+The stored response, its headers and the evidence in the history are removed permanently. Retries are
+refused as already executed, and no longer get the response.";
 
-/// How it ended.
+/// Resolve an unknown operation.
 #[derive(clap::Args)]
 #[command(group = clap::ArgGroup::new("verdict").required(true))]
 pub(crate) struct Resolve {
-    /// Its id
+    /// Id of the operation
     #[arg(value_name = "ID", value_parser = super::id)]
     id: OperationId,
 
-    /// It is over, with success or with a final failure: every retry is given this response
+    /// It executed, with success or with a final failure: every retry gets this response
     #[arg(long, group = "verdict", requires = "response_status")]
     completed: bool,
 
-    /// There is PROOF that nothing happened: the next request with its key executes again
+    /// There is PROOF that it did not execute: the next request with its key executes
     #[arg(long, group = "verdict", conflicts_with_all = ["response_status", "body", "json_body", "headers"])]
     not_executed: bool,
 
@@ -62,55 +62,55 @@ pub(crate) struct Resolve {
     #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
 
-    /// How it is known; it stays in the history
+    /// How you know; kept in the history
     #[arg(long, value_name = "TEXT", value_parser = reason)]
     reason: String,
 
-    /// Who says so; it stays in the history
+    /// Your name; kept in the history
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 
-    /// The attempt that was looked at, as `show` has it; refused if there has been another since
+    /// The attempt that `show` displayed; refused if there was another one since
     #[arg(long, value_name = "N")]
     attempt: Option<u32>,
 
-    /// Do not ask before --not-executed
+    /// Skip the confirmation of --not-executed
     #[arg(long)]
     yes: bool,
 }
 
-/// Whom to ask about.
+/// Look up an unknown operation now.
 #[derive(clap::Args)]
 pub(crate) struct Reconcile {
-    /// Its id
+    /// Id of the operation
     #[arg(value_name = "ID", value_parser = super::id)]
     id: OperationId,
 
-    /// Why now; it stays in the history
+    /// Reason; kept in the history
     #[arg(long, value_name = "TEXT", value_parser = reason)]
     reason: Option<String>,
 
-    /// Who asks; it stays in the history
+    /// Your name; kept in the history
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 }
 
-/// What is removed.
+/// Remove a stored response.
 #[derive(clap::Args)]
 pub(crate) struct Erase {
-    /// Its id
+    /// Id of the operation
     #[arg(value_name = "ID", value_parser = super::id)]
     id: OperationId,
 
-    /// On whose demand; it stays in the history
+    /// Reason, such as the request for erasure; kept in the history
     #[arg(long, value_name = "TEXT", value_parser = reason)]
     reason: String,
 
-    /// Who says so; it stays in the history
+    /// Your name; kept in the history
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 
-    /// Do not ask
+    /// Skip the confirmation
     #[arg(long)]
     yes: bool,
 }
@@ -119,7 +119,7 @@ pub(crate) struct Erase {
 struct Decision<'a> {
     verdict: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    response: Option<Written>,
+    response: Option<ResponseToStore>,
     reason: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     by: Option<&'a str>,
@@ -128,7 +128,7 @@ struct Decision<'a> {
 }
 
 #[derive(Serialize)]
-struct Written {
+struct ResponseToStore {
     status: u16,
     headers: Vec<(String, String)>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -146,19 +146,19 @@ struct Reason<'a> {
 pub(super) async fn resolve(admin: &Admin, args: &Resolve, json: bool) -> Result<()> {
     let mut attempt = args.attempt;
     if args.not_executed && !args.yes {
-        at_a_terminal(DANGER);
+        require_terminal(DANGER);
         let (_, operation) = show::find(admin, args.id, false).await?;
         let found = &operation.summary;
         if found.status != "unknown" {
             let status = text::line(&found.status);
-            bail!("only an operation that is unknown is decided; this one is {status}");
+            bail!("only an unknown operation can be resolved; this one is {status}");
         }
-        // What was shown is what is decided about.
+        // The decision applies to the attempt that is shown.
         attempt = attempt.or(Some(found.attempt));
         confirm(args.id, &operation, DANGER)?;
     }
     let response = match args.response_status {
-        Some(status) => Some(args.written(status)?),
+        Some(status) => Some(args.response(status)?),
         None => None,
     };
     let decision = Decision {
@@ -178,7 +178,7 @@ pub(super) async fn resolve(admin: &Admin, args: &Resolve, json: bool) -> Result
         return print(&text::document(&answer.text));
     }
     let follows = match args.response_status {
-        Some(status) => format!("every retry is given the {status}"),
+        Some(status) => format!("every retry gets the {status}"),
         None => "the next request with its key executes".to_owned(),
     };
     let (id, status) = (text::line(&decided.id), text::line(&decided.status));
@@ -186,36 +186,40 @@ pub(super) async fn resolve(admin: &Admin, args: &Resolve, json: bool) -> Result
 }
 
 pub(super) async fn reconcile(admin: &Admin, args: &Reconcile, json: bool) -> Result<()> {
-    let asked = Reason {
+    let request = Reason {
         reason: args.reason.as_deref(),
         by: args.by.as_deref(),
     };
-    let answer = admin.post(args.id, "reconcile", &asked).await?;
-    let looked: Looked = answer.read()?;
+    let answer = admin.post(args.id, "reconcile", &request).await?;
+    let reconciled: Reconciled = answer.read()?;
     if json {
         return print(&text::document(&answer.text));
     }
-    let code = looked.code.as_deref().map(text::line).unwrap_or_default();
-    let found = match &*looked.outcome {
-        "completed" => "is completed now: it had happened, and every retry is given how it ended".to_owned(),
-        "not_executed" => "is failed_retryable now: nothing had happened, and the next request with its key executes".to_owned(),
+    let code = reconciled
+        .code
+        .as_deref()
+        .map(text::line)
+        .unwrap_or_default();
+    let found = match &*reconciled.outcome {
+        "completed" => "is completed now: it had executed, and every retry gets its response".to_owned(),
+        "not_executed" => "is failed_retryable now: it had not executed, and the next request with its key executes".to_owned(),
         "still_unknown" => format!("is still unknown: {code}"),
-        other => format!("was looked for: {}", text::line(other)),
+        other => format!("was looked up: {}", text::line(other)),
     };
-    print(&format!("{} {found}\n", text::line(&looked.id)))
+    print(&format!("{} {found}\n", text::line(&reconciled.id)))
 }
 
 pub(super) async fn erase(admin: &Admin, args: &Erase, json: bool) -> Result<()> {
     if !args.yes {
-        at_a_terminal(LOSS);
+        require_terminal(LOSS);
         let (_, operation) = show::find(admin, args.id, false).await?;
         confirm(args.id, &operation, LOSS)?;
     }
-    let asked = Reason {
+    let request = Reason {
         reason: Some(&args.reason),
         by: args.by.as_deref(),
     };
-    let answer = admin.post(args.id, "erase", &asked).await?;
+    let answer = admin.post(args.id, "erase", &request).await?;
     let decided: Decided = answer.read()?;
     if json {
         return print(&text::document(&answer.text));
@@ -225,16 +229,15 @@ pub(super) async fn erase(admin: &Admin, args: &Erase, json: bool) -> Result<()>
 }
 
 impl Resolve {
-    /// The body is sent as the text that it is: read as JSON and written again, a large number
-    /// would be another.
-    fn written(&self, status: u16) -> Result<Written> {
+    /// Sends the body as text: parsing and serializing it would change large numbers.
+    fn response(&self, status: u16) -> Result<ResponseToStore> {
         let mut headers = self.headers.clone();
         let body = match (&self.body, &self.json_body) {
             (Some(file), _) => Some(read(file)?),
             (None, Some(file)) => {
                 let body = read(file)?;
                 serde_json::from_str::<IgnoredAny>(&body)
-                    .with_context(|| format!("{} is no JSON", file.display()))?;
+                    .with_context(|| format!("{} is not JSON", file.display()))?;
                 let typed =
                     |(name, _): &(String, String)| name.eq_ignore_ascii_case("content-type");
                 if !headers.iter().any(typed) {
@@ -244,7 +247,7 @@ impl Resolve {
             }
             (None, None) => None,
         };
-        Ok(Written {
+        Ok(ResponseToStore {
             status,
             headers,
             body,
@@ -252,11 +255,12 @@ impl Resolve {
     }
 }
 
-/// Ends the process with 2 where nobody can be asked.
-fn at_a_terminal(what: &str) {
+/// Ends the process with 2 if there is no terminal for the confirmation.
+fn require_terminal(what: &str) {
     if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
-        let why = format!("{what}\nNobody can be asked here. Whoever means it says --yes.\n");
-        clap::Error::raw(ErrorKind::MissingRequiredArgument, why).exit()
+        let message =
+            format!("{what}\nThere is no terminal to ask for confirmation. Confirm with --yes.\n");
+        clap::Error::raw(ErrorKind::MissingRequiredArgument, message).exit()
     }
 }
 
@@ -274,23 +278,23 @@ fn confirm(id: OperationId, operation: &Operation, what: &str) -> Result<()> {
         since.map_or_else(String::new, |code| format!(" since {code}")),
     ));
     let id = id.to_string();
-    let end = &id[id.len() - CONFIRMED_BY..];
+    let end = &id[id.len() - CONFIRM_CHARS..];
     let mut output = io::stderr();
     write!(
         output,
-        "Type the last {CONFIRMED_BY} characters of the id to go on: "
+        "Type the last {CONFIRM_CHARS} characters of the id to confirm: "
     )
     .and_then(|()| output.flush())
-    .context("cannot ask")?;
+    .context("cannot ask for confirmation")?;
     let mut typed = String::new();
     let most = u64::try_from(id.len()).unwrap_or_default();
     io::BufRead::read_line(&mut io::stdin().lock().take(most), &mut typed)
-        .context("cannot read the answer")?;
+        .context("cannot read the confirmation")?;
     if typed.trim() == end {
         return Ok(());
     }
     Err(anyhow!(
-        "that is not the end of the id; nothing was changed"
+        "the characters do not match the id; nothing was changed"
     ))
 }
 
@@ -308,9 +312,9 @@ fn read(file: &Path) -> Result<String> {
         .read_to_end(&mut body)
         .with_context(|| format!("cannot read {name}"))?;
     if body.len() as u64 > MAX_BODY {
-        bail!("{name} has more than {MAX_BODY} bytes, which the gateway does not take");
+        bail!("{name} has more than {MAX_BODY} bytes, the maximum of the gateway");
     }
-    String::from_utf8(body).map_err(|_| anyhow!("{name} is no text (UTF-8)"))
+    String::from_utf8(body).map_err(|_| anyhow!("{name} is not UTF-8 text"))
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
@@ -321,7 +325,7 @@ fn header(text: &str) -> Result<(String, String), String> {
 
 fn reason(text: &str) -> Result<String, String> {
     match text.trim() {
-        "" => Err("say how it is known: it is what the next person reads".to_owned()),
+        "" => Err("the reason is empty: say how you know; it is kept in the history".to_owned()),
         reason => Ok(reason.to_owned()),
     }
 }

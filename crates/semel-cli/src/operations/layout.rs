@@ -1,4 +1,8 @@
-//! Tables that fit.
+//! Tables that fit the terminal.
+//!
+//! Our own sixty lines rather than `tabled` or `comfy-table`: rows are printed page by page while
+//! later pages are still being fetched, only chosen columns are cut, and ids never wrap. Those crates
+//! lay out a complete table, and wrap cells.
 
 use std::fmt::Write as _;
 use std::io;
@@ -7,35 +11,35 @@ use rustix::termios::tcgetwinsize;
 
 use super::text::cut;
 
-/// Between two columns.
+/// Blanks between two columns.
 const GAP: usize = 2;
 
-/// A column that is cut further says nothing any more.
+/// Columns are not cut below this width.
 const NARROWEST: usize = 10;
 
-/// How many characters a line may have: unlimited where nobody looks at it.
+/// The width of the terminal; `None` if standard output is not one.
 pub(crate) fn width() -> Option<usize> {
     let size = tcgetwinsize(io::stdout()).ok()?;
     (size.ws_col > 0).then(|| size.ws_col.into())
 }
 
-/// Columns, of which some give way where there is no room.
+/// Columns, some of which are shortened if the terminal is too narrow.
 pub(crate) struct Table {
     titles: &'static [&'static str],
-    gives_way: &'static [bool],
+    shrinks: &'static [bool],
     widths: Vec<usize>,
 }
 
 impl Table {
-    pub(crate) fn new(titles: &'static [&'static str], gives_way: &'static [bool]) -> Self {
+    pub(crate) fn new(titles: &'static [&'static str], shrinks: &'static [bool]) -> Self {
         Self {
             titles,
-            gives_way,
+            shrinks,
             widths: titles.iter().map(|title| title.len()).collect(),
         }
     }
 
-    /// Makes room for these rows. What was printed before stays as it is.
+    /// Widens the columns for these rows.
     pub(crate) fn measure(&mut self, rows: &[Vec<String>]) {
         for row in rows {
             for (width, cell) in self.widths.iter_mut().zip(row) {
@@ -44,11 +48,11 @@ impl Table {
         }
     }
 
-    /// Narrows what gives way until a line has at most so many characters; whether that worked.
+    /// Narrows shrinkable columns until a line has at most `most` characters; false if impossible.
     pub(crate) fn fit(&mut self, most: usize) -> bool {
-        while self.whole() > most {
+        while self.line_width() > most {
             let widest = (0..self.widths.len())
-                .filter(|column| self.gives_way[*column] && self.widths[*column] > NARROWEST)
+                .filter(|column| self.shrinks[*column] && self.widths[*column] > NARROWEST)
                 .max_by_key(|column| self.widths[*column]);
             let Some(widest) = widest else {
                 return false;
@@ -58,7 +62,7 @@ impl Table {
         true
     }
 
-    fn whole(&self) -> usize {
+    fn line_width(&self) -> usize {
         self.widths.iter().sum::<usize>() + GAP * self.widths.len().saturating_sub(1)
     }
 
@@ -66,12 +70,12 @@ impl Table {
         self.row(self.titles)
     }
 
-    /// One line, without blanks at its end.
+    /// One line, without trailing blanks.
     pub(crate) fn row(&self, cells: &[impl AsRef<str>]) -> String {
         let mut line = String::new();
-        for ((cell, width), gives_way) in cells.iter().zip(&self.widths).zip(self.gives_way) {
+        for ((cell, width), shrinks) in cells.iter().zip(&self.widths).zip(self.shrinks) {
             let cell = cell.as_ref();
-            let cell = if *gives_way {
+            let cell = if *shrinks {
                 cut(cell, *width)
             } else {
                 cell.to_owned()
@@ -98,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_what_is_in_them() {
+    fn columns_are_as_wide_as_their_cells() {
         let mut table = table();
         let rows = [row(["1", "a name", ""]), row(["12345", "b", "k"])];
         table.measure(&rows);
@@ -108,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_widest_gives_way_first_and_ids_never() {
+    fn the_widest_column_shrinks_first_and_ids_never() {
         let mut table = table();
         let rows = [row([
             "0123456789012345",

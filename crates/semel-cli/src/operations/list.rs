@@ -8,26 +8,26 @@ use super::layout::{self, Table};
 use super::text;
 use super::{note, print};
 
-/// Which operations.
+/// List operations, newest first.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only where they stand like this
+    /// Filter by status
     #[arg(long, value_parser = ["in_progress", "completed", "failed_retryable", "unknown", "expired"])]
     status: Option<String>,
 
-    /// Only of this tenant, by its whole name
+    /// Filter by tenant (exact)
     #[arg(long)]
     tenant: Option<String>,
 
-    /// Only this operation, such as `create_payment`
+    /// Filter by operation, such as `create_payment`
     #[arg(long, value_name = "NAME")]
     operation: Option<String>,
 
-    /// Only under this key
+    /// Filter by key (exact)
     #[arg(long)]
     key: Option<String>,
 
-    /// Only those that wait for a person; =false for only those that do not
+    /// Only dead letters; =false for all others
     #[arg(
         long,
         value_name = "BOOL",
@@ -37,15 +37,15 @@ pub(crate) struct Args {
     )]
     dead_lettered: Option<bool>,
 
-    /// How many a page has
+    /// Page size
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     limit: Option<u16>,
 
-    /// Where to go on, as the page before said
+    /// Start after this cursor, which the previous page printed
     #[arg(long)]
     cursor: Option<String>,
 
-    /// Every page, not only the first
+    /// Fetch all pages
     #[arg(long)]
     all: bool,
 }
@@ -83,32 +83,32 @@ impl Args {
     }
 }
 
-/// The cursor of the page after, if there is one. A cursor that does not move would never end.
-fn after(asked: Option<&str>, next: Option<String>) -> Result<Option<String>> {
-    if next.is_some() && next.as_deref() == asked {
-        bail!("the gateway answers with the same page again and again; nothing more is asked");
+/// The cursor of the next page. A cursor that does not advance would loop forever.
+fn next_cursor(current: Option<&str>, next: Option<String>) -> Result<Option<String>> {
+    if next.is_some() && next.as_deref() == current {
+        bail!("the gateway returned the same cursor again; stopped to avoid an endless loop");
     }
     Ok(next)
 }
 
-/// Page by page, so that it takes no more memory than one. Whoever reads a document that breaks
-/// off notices, and the exit code says it.
+/// Prints one document page by page, to hold one page in memory. If a page fails, the document is
+/// incomplete and the exit code is 1.
 async fn merge(admin: &Admin, args: &Args) -> Result<()> {
     let mut cursor = args.cursor.clone();
-    let mut before = "{\"operations\":[";
+    let mut separator = "{\"operations\":[";
     loop {
         let answer = args.page(admin, cursor.as_deref()).await?;
         let page: RawPage = answer.read()?;
         let mut text = String::new();
         for operation in &page.operations {
-            text.push_str(before);
+            text.push_str(separator);
             text.push_str(text::document(operation.get()).trim_end());
-            before = ",";
+            separator = ",";
         }
-        cursor = after(cursor.as_deref(), page.next)?;
+        cursor = next_cursor(cursor.as_deref(), page.next)?;
         if cursor.is_none() {
-            if before != "," {
-                text.push_str(before);
+            if separator != "," {
+                text.push_str(separator);
             }
             text.push_str("],\"next\":null}\n");
             return print(&text);
@@ -118,31 +118,31 @@ async fn merge(admin: &Admin, args: &Args) -> Result<()> {
 }
 
 async fn table(admin: &Admin, args: &Args) -> Result<()> {
-    let mut shown = Shown::new(layout::width());
+    let mut table = OperationTable::new(layout::width());
     let mut cursor = args.cursor.clone();
     loop {
         let answer = args.page(admin, cursor.as_deref()).await?;
         let page: Page = answer.read()?;
-        print(&shown.page(&page.operations, &answer))?;
-        let next = after(cursor.as_deref(), page.next)?;
+        print(&table.page(&page.operations, &answer))?;
+        let next = next_cursor(cursor.as_deref(), page.next)?;
         match next {
             Some(next) if args.all => cursor = Some(next),
             next => {
-                shown.notes(next.as_deref());
+                table.print_notes(next.as_deref());
                 return Ok(());
             }
         }
     }
 }
 
-/// The longest names of each are cut even where there is room; `show` has all of them.
+/// Longer names are cut even if there is room; `show` prints them in full.
 const MAX_OPERATION: usize = 40;
 const MAX_TENANT: usize = 14;
 const MAX_KEY: usize = 48;
 
 const FIRST: [&str; 4] = ["ID", "STATUS", "ATTEMPT", "AGE"];
 const SECOND: [&str; 4] = ["OPERATION", "TENANT", "KEY", "LAST ERROR"];
-const WHOLE: [&str; 8] = [
+const ALL: [&str; 8] = [
     "ID",
     "STATUS",
     "OPERATION",
@@ -153,9 +153,9 @@ const WHOLE: [&str; 8] = [
     "LAST ERROR",
 ];
 
-/// One line an operation, or two where the terminal is too narrow for one.
-struct Shown {
-    whole: Table,
+/// One line per operation, or two if the terminal is too narrow.
+struct OperationTable {
+    single: Table,
     first: Table,
     second: Table,
     width: Option<usize>,
@@ -163,13 +163,10 @@ struct Shown {
     dead_letters: bool,
 }
 
-impl Shown {
+impl OperationTable {
     fn new(width: Option<usize>) -> Self {
         Self {
-            whole: Table::new(
-                &WHOLE,
-                &[false, false, true, true, true, false, false, true],
-            ),
+            single: Table::new(&ALL, &[false, false, true, true, true, false, false, true]),
             first: Table::new(&FIRST, &[false; 4]),
             second: Table::new(&SECOND, &[true; 4]),
             width,
@@ -181,18 +178,18 @@ impl Shown {
     fn page(&mut self, operations: &[Summary], answer: &Answer) -> String {
         let cells = |found: &Summary| row(found, answer);
         let rows: Vec<[String; 8]> = operations.iter().map(cells).collect();
-        let whole: Vec<Vec<String>> = rows.iter().map(|row| row.to_vec()).collect();
+        let single: Vec<Vec<String>> = rows.iter().map(|row| row.to_vec()).collect();
         let split = |chosen: [usize; 4]| -> Vec<Vec<String>> {
             let pick = |row: &[String; 8]| chosen.map(|cell| row[cell].clone()).to_vec();
             rows.iter().map(pick).collect()
         };
         let (first, second) = (split([0, 1, 5, 6]), split([2, 3, 4, 7]));
-        self.whole.measure(&whole);
+        self.single.measure(&single);
         self.first.measure(&first);
         self.second.measure(&second);
-        let one_line = self.width.is_none_or(|width| self.whole.fit(width));
+        let one_line = self.width.is_none_or(|width| self.single.fit(width));
         if let Some(width) = self.width {
-            // Where not even that fits, the terminal breaks the lines.
+            // If even this does not fit, the terminal wraps the lines.
             self.second.fit(width.saturating_sub(INDENT.len()));
         }
         let with_head = self.rows == 0 && !operations.is_empty();
@@ -200,8 +197,8 @@ impl Shown {
         self.dead_letters |= operations.iter().any(is_dead_letter);
         let mut text = String::new();
         if one_line {
-            text.extend(with_head.then(|| self.whole.head()));
-            text.extend(whole.iter().map(|row| self.whole.row(row)));
+            text.extend(with_head.then(|| self.single.head()));
+            text.extend(single.iter().map(|row| self.single.row(row)));
         } else {
             text.extend(with_head.then(|| self.first.head() + INDENT + &self.second.head()));
             text.extend(
@@ -213,17 +210,17 @@ impl Shown {
         text
     }
 
-    fn notes(&self, next: Option<&str>) {
+    fn print_notes(&self, next: Option<&str>) {
         if self.rows == 0 {
-            note("no operation is like that");
+            note("no operation matches");
         }
         if self.dead_letters {
-            note("* a dead letter: it waits for a person; semel operations show ID");
+            note("* dead letter: waits for an operator; see semel operations show ID");
         }
         if let Some(next) = next {
             let next = text::line(next);
             note(&format!(
-                "there are more: the same command with --cursor {next}, or with --all"
+                "more results: repeat with --cursor {next}, or use --all"
             ));
         }
     }

@@ -1,4 +1,4 @@
-//! `semel operations show`: the record, and what happened to it.
+//! `semel operations show`: the record and its history.
 
 use std::fmt::Write as _;
 
@@ -12,14 +12,14 @@ use super::layout::{self, Table};
 use super::text;
 use super::{note, print};
 
-/// Which operation.
+/// Show one operation and its history.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Its id, as `list`, the logs and the clients' answers have it
+    /// Id of the operation, from `list`, the logs or the client's response
     #[arg(value_name = "ID", value_parser = super::id)]
     id: OperationId,
 
-    /// Show the stored body, too: it may hold what is nobody else's business
+    /// Also show the stored body, which may contain personal data
     #[arg(long)]
     reveal: bool,
 }
@@ -29,19 +29,18 @@ pub(super) async fn run(admin: &Admin, args: &Args, json: bool) -> Result<()> {
     if json {
         return print(&text::document(&answer.text));
     }
-    print(&operation.told(args.id, answer.now, layout::width()))?;
+    print(&operation.render(args.id, answer.now, layout::width()))?;
     if operation.summary.status == "unknown" {
         note(&format!(
-            "It may have happened, and nobody executes it until somebody knows. Look for it where \
-             it would have happened, under the id or the downstream key; then say so with: semel \
-             operations resolve {}",
+            "It may have executed, and retries do not execute until it is resolved. Look for it at the \
+             provider, by the id or the downstream key; then resolve it: semel operations resolve {}",
             args.id
         ));
     }
     Ok(())
 }
 
-/// What is remembered of an operation.
+/// Fetches an operation.
 pub(super) async fn find(
     admin: &Admin,
     id: OperationId,
@@ -53,20 +52,20 @@ pub(super) async fn find(
     Ok((answer, operation))
 }
 
-/// Wide enough for the longest name of a field.
+/// The width of the longest label.
 const LABEL: usize = 16;
 
 impl Operation {
-    fn told(&self, id: OperationId, now: Option<Timestamp>, width: Option<usize>) -> String {
-        let mut told = self.fields(id, now);
+    fn render(&self, id: OperationId, now: Option<Timestamp>, width: Option<usize>) -> String {
+        let mut text = self.fields(id, now);
         if let Some(response) = &self.response {
-            told.push_str(&response.told());
+            text.push_str(&response.render());
         }
-        told.push('\n');
-        told.push_str(&timeline(&self.events(), width));
-        told.push('\n');
-        told.push_str(&self.verdict());
-        told
+        text.push('\n');
+        text.push_str(&timeline(&self.events(), width));
+        text.push('\n');
+        text.push_str(&self.integrity());
+        text
     }
 
     fn fields(&self, id: OperationId, now: Option<Timestamp>) -> String {
@@ -81,12 +80,18 @@ impl Operation {
             ),
             None => text::line(&summary.status),
         };
-        let looks = self.reconcile_attempts.map(|looks| looks.to_string());
+        let lookups = self.reconcile_attempts.map(|lookups| lookups.to_string());
         let resource = self.resource.as_ref();
-        let resource =
-            resource.map(|made| format!("{} {}", text::line(&made.r#type), text::line(&made.id)));
-        // A dead letter is not looked for by itself any more, whatever time is noted.
-        let next_look = some(&self.reconcile_after).filter(|_| summary.dead_lettered_at.is_none());
+        let resource = resource.map(|created| {
+            format!(
+                "{} {}",
+                text::line(&created.r#type),
+                text::line(&created.id)
+            )
+        });
+        // A dead letter is not looked up automatically, whatever time is recorded.
+        let next_lookup =
+            some(&self.reconcile_after).filter(|_| summary.dead_lettered_at.is_none());
         let fields = [
             ("id", Some(text::line(&summary.id))),
             ("status", Some(status)),
@@ -101,14 +106,14 @@ impl Operation {
             ("owner", some(&self.owner)),
             ("locked until", some(&self.locked_until)),
             ("recovery point", some(&self.recovery_point)),
-            ("looks so far", looks),
-            ("next look", next_look),
+            ("lookups", lookups),
+            ("next lookup", next_lookup),
             ("resource", resource),
             ("resolved by", some(&self.resolved_by)),
             ("completed", some(&self.completed_at)),
             ("replayed until", some(&self.expires_at)),
             ("body kept until", some(&self.body_expires_at)),
-            ("gone after", some(&self.purge_at)),
+            ("purged after", some(&self.purge_at)),
             ("fingerprint", Some(text::line(&self.fingerprint))),
         ];
         let present = fields
@@ -117,7 +122,7 @@ impl Operation {
         present.collect()
     }
 
-    /// An ordinary execution is told by the record's own times; the history has the rest.
+    /// The history, plus creation and completion, which the record itself has.
     fn events(&self) -> Vec<Event> {
         let mut events = vec![Event {
             at: text::line(&self.summary.created_at),
@@ -127,11 +132,12 @@ impl Operation {
             ..Event::default()
         }];
         events.extend(self.history.iter().map(Event::from));
-        let told = |entry: &Entry| ["completed_late", "resolved_completed"].contains(&&*entry.what);
+        let is_completion =
+            |entry: &Entry| ["completed_late", "resolved_completed"].contains(&&*entry.what);
         if let Some(at) = &self.completed_at
-            && !self.history.iter().any(told)
+            && !self.history.iter().any(is_completion)
         {
-            // What came after it, such as an erasure, is told after it.
+            // Later entries, such as an erasure, come after it.
             let completed = text::time(at);
             let later = |event: &Event| completed.is_some() && text::time(&event.at) > completed;
             let place = events.iter().position(later).unwrap_or(events.len());
@@ -147,39 +153,39 @@ impl Operation {
         events
     }
 
-    fn verdict(&self) -> String {
+    fn integrity(&self) -> String {
         let problem = self.history_problem.as_deref().map(text::line);
         match (self.history_intact, self.history.len()) {
-            (true, 0) => "history: intact; nothing out of the ordinary happened\n".to_owned(),
+            (true, 0) => "history: intact (no entries)\n".to_owned(),
             (true, 1) => "history: intact (1 entry)\n".to_owned(),
             (true, entries) => format!("history: intact ({entries} entries)\n"),
             (false, _) => format!(
-                "history: NOT INTACT: {}. Somebody changed the store by hand; trust neither the \
+                "history: NOT INTACT: {}. The store was changed outside of Semel; trust neither the \
                  record nor its history.\n",
-                problem.as_deref().unwrap_or("it does not hold")
+                problem.as_deref().unwrap_or("its hashes do not match")
             ),
         }
     }
 }
 
 impl Response {
-    fn told(&self) -> String {
+    fn render(&self) -> String {
         let body = match (self.body_bytes, &self.body) {
-            (None, _) => "its body is not stored".to_owned(),
-            (Some(bytes), None) => format!("a body of {bytes} bytes (--reveal shows it)"),
-            (Some(bytes), Some(_)) => format!("a body of {bytes} bytes"),
+            (None, _) => "body not stored".to_owned(),
+            (Some(bytes), None) => format!("body of {bytes} bytes (show it with --reveal)"),
+            (Some(bytes), Some(_)) => format!("body of {bytes} bytes"),
         };
-        let mut told = format!("{:LABEL$} {}, {body}\n", "response", self.status);
+        let mut text = format!("{:LABEL$} {}, {body}\n", "response", self.status);
         for (name, value) in &self.headers {
             let (name, value) = (text::line(name), text::line(value));
             // Writing to a string cannot fail.
-            let _ = writeln!(told, "    {name}: {value}");
+            let _ = writeln!(text, "    {name}: {value}");
         }
         if let Some(body) = &self.body {
-            told.push('\n');
-            told.push_str(&text::block(body, "    "));
+            text.push('\n');
+            text.push_str(&text::block(body, "    "));
         }
-        told
+        text
     }
 }
 
@@ -218,7 +224,7 @@ impl From<&Entry> for Event {
 const TITLES: [&str; 6] = ["TIME", "ATTEMPT", "WHAT", "WHO", "CODE", "REASON"];
 
 fn timeline(events: &[Event], width: Option<usize>) -> String {
-    // The reason is last, and wraps rather than being cut: it is what the next person needs.
+    // The reason is the last column and is never cut.
     let mut table = Table::new(&TITLES, &[false, false, false, true, true, false]);
     let cells = |event: &Event| {
         let cells = [
@@ -235,14 +241,14 @@ fn timeline(events: &[Event], width: Option<usize>) -> String {
     if let Some(width) = width {
         table.fit(width);
     }
-    let mut told = table.head();
+    let mut text = table.head();
     for (mut row, event) in rows.into_iter().zip(events) {
         row.push(event.reason.clone());
-        told.push_str(&table.row(&row));
+        text.push_str(&table.row(&row));
         if let Some(evidence) = &event.evidence {
-            told.push_str("    evidence\n");
-            told.push_str(evidence);
+            text.push_str("    evidence\n");
+            text.push_str(evidence);
         }
     }
-    told
+    text
 }

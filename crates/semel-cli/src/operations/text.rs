@@ -1,27 +1,28 @@
-//! Stored text on a terminal. Keys, tenants, reasons, evidence and bodies come from clients and
-//! providers: printed as they are, they could move the cursor, set the title, hide a line, or show
-//! an amount backwards.
+//! Escapes stored text for a terminal. Keys, tenants, reasons, evidence and bodies come from clients
+//! and providers: unescaped, they could move the cursor, set the title, hide a line, or show an
+//! amount backwards.
 
 use std::fmt::Write as _;
 
 use jiff::Timestamp;
 use jiff::fmt::rfc2822;
 
-/// On one line. What a terminal obeys or does not show is spelled out, as `\u{1b}` or `\n`; a
-/// backslash is doubled, so that two texts never look the same.
+/// Escapes text for one line: control and invisible characters as `\u{1b}` or `\n`. A backslash is
+/// doubled, so that different texts never look the same.
 pub(crate) fn line(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {
         match character {
             '"' | '\'' => safe.push(character),
-            // All that is not printable, the marks that turn text around among it.
+            // Escapes everything unprintable, bidirectional marks included.
             other => safe.extend(other.escape_debug()),
         }
     }
     safe
 }
 
-/// On lines of its own, each after `indent`. Here a backslash stays one: it is mostly JSON.
+/// Escapes text for several lines, each after `indent`. Backslashes stay single, because the text
+/// is mostly JSON.
 pub(crate) fn block(text: &str, indent: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for part in text.lines() {
@@ -33,8 +34,8 @@ pub(crate) fn block(text: &str, indent: &str) -> String {
     safe
 }
 
-/// A JSON document that says the same, and whose text no terminal obeys. Whatever is outside
-/// ASCII, and DEL, can only be inside of strings, where an escape means the same.
+/// An equivalent JSON document without control or invisible characters. Non-ASCII characters and DEL
+/// can only occur in strings, where an escape is equivalent.
 pub(crate) fn document(json: &str) -> String {
     let mut safe = String::with_capacity(json.len() + 1);
     for character in json.trim_end().chars() {
@@ -52,7 +53,7 @@ pub(crate) fn document(json: &str) -> String {
     safe
 }
 
-/// At most so many characters; what was cut shows.
+/// At most `most` characters; a cut is marked with `…`.
 pub(crate) fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
@@ -62,18 +63,18 @@ pub(crate) fn cut(text: &str, most: usize) -> String {
     short
 }
 
-/// A time as the API writes it.
+/// Parses a time of the API.
 pub(crate) fn time(text: &str) -> Option<Timestamp> {
     text.parse().ok()
 }
 
-/// A time as HTTP writes it.
+/// Parses an HTTP date.
 pub(crate) fn date(text: &str) -> Option<Timestamp> {
     let parsed = rfc2822::DateTimeParser::new().parse_timestamp(text);
     parsed.ok()
 }
 
-/// How long ago, in the unit that fits. By the gateway's clock, which the records are from.
+/// The age in one unit, by the gateway's clock.
 pub(crate) fn age(since: &str, now: Option<Timestamp>) -> String {
     let (Some(since), Some(now)) = (time(since), now) else {
         return "?".to_owned();
@@ -91,7 +92,7 @@ pub(crate) fn age(since: &str, now: Option<Timestamp>) -> String {
 mod tests {
     use super::*;
 
-    /// Nothing that a terminal obeys, nor what shows something else than it is.
+    /// Whether it has no control and no invisible characters.
     fn harmless(text: &str) -> bool {
         let hidden = |c: char| {
             c.is_control()
@@ -118,7 +119,7 @@ mod tests {
     ];
 
     #[test]
-    fn nothing_that_a_terminal_obeys_is_printed() {
+    fn control_characters_are_escaped() {
         for hostile in HOSTILE {
             assert!(!harmless(hostile), "{hostile:?}");
             assert!(harmless(&line(hostile)), "{hostile:?}");
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn two_texts_never_look_the_same_on_a_line() {
+    fn different_texts_look_different_on_a_line() {
         assert_ne!(line("a\nb"), line(r"a\nb"));
         assert_eq!(
             block("{\"a\": \"\\n\"}\nb", "> "),
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_says_the_same_and_is_harmless() {
+    fn an_escaped_document_is_equivalent() {
         for hostile in HOSTILE {
             let written = serde_json::to_string(&[hostile]).unwrap();
             let safe = document(&written);
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn ages_are_read_at_a_glance() {
+    fn ages_have_one_unit() {
         let now = date("Mon, 16 Nov 2026 07:00:00 GMT");
         assert!(now.is_some());
         for (since, age_then) in [
@@ -165,7 +166,7 @@ mod tests {
             ("2026-11-16T06:00:01Z", "59m"),
             ("2026-11-14T07:00:01Z", "47h"),
             ("2026-11-14T07:00:00Z", "2d"),
-            // Another machine's clock.
+            // A clock that is ahead.
             ("2026-11-16T07:00:09Z", "0s"),
             ("yesterday", "?"),
         ] {
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_shows() {
+    fn a_cut_is_marked() {
         assert_eq!(cut("abcdef", 6), "abcdef");
         assert_eq!(cut("abcdefg", 6), "abcde…");
     }

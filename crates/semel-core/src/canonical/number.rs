@@ -8,7 +8,7 @@ const SAFE_DIGITS: usize = 15;
 const PLAIN_ZEROS: usize = 5;
 /// Above this length a lexeme is shortened before it is parsed.
 const LONG_LEXEME: usize = 64;
-/// No double needs more digits than this to be told from its neighbours.
+/// No double needs more digits than this to differ from its neighbours.
 const MAX_DIGITS: usize = 800;
 /// Exponents of exact decimals: beyond this no sum of money is meant, and adding up
 /// exponents stays far from overflow.

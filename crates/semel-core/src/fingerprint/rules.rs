@@ -226,7 +226,7 @@ fn header_name(name: &str) -> Result<String, Error> {
     Ok(lowered)
 }
 
-/// Never part of a fingerprint, whoever asks: a refreshed token would make a retry misuse.
+/// Never part of a fingerprint, whatever the options: a refreshed token would make a retry misuse.
 pub(super) fn is_credential(lowered: &str) -> bool {
     matches!(lowered, "authorization" | "proxy-authorization" | "cookie")
 }

@@ -2,7 +2,7 @@
 
 use sha2::{Digest as _, Sha256};
 
-use super::{Entry, GENESIS, MAX_REMARKS, Note, What};
+use super::{Entry, EntryKind, GENESIS, MAX_REMARKS, Note};
 use crate::{OperationId, Record, State};
 
 /// Where a history does not hold.
@@ -41,7 +41,7 @@ pub fn append(id: OperationId, last: Option<&Entry>, note: Note) -> Option<Entry
 
 /// Checks that a history is whole and leads to where the record stands.
 ///
-/// Somebody who can write to the store can compute all hashes anew. What this finds is an entry
+/// An attacker who can write to the store can compute all hashes anew. What this finds is an entry
 /// that was edited, or taken out, without doing that.
 ///
 /// # Errors
@@ -71,23 +71,29 @@ pub fn verify(record: &Record, entries: &[Entry]) -> Result<(), Broken> {
     let last = entries.iter().rev().map(|entry| entry.note.what);
     let last = last
         .into_iter()
-        .find(|what| !what.is_remark() && !matches!(what, What::Erased | What::Revealed));
+        .find(|what| !what.is_remark() && !matches!(what, EntryKind::Erased | EntryKind::Revealed));
     let leads = match &record.state {
         State::Unknown(unresolved) if unresolved.dead_lettered_at.is_some() => {
-            last == Some(What::DeadLettered)
+            last == Some(EntryKind::DeadLettered)
         }
-        State::Unknown(_) => last == Some(What::Unknown),
+        State::Unknown(_) => last == Some(EntryKind::Unknown),
         State::FailedRetryable { .. } => {
-            matches!(last, Some(What::Released | What::ResolvedNotExecuted))
+            matches!(
+                last,
+                Some(EntryKind::Released | EntryKind::ResolvedNotExecuted)
+            )
         }
         State::InProgress(_) if record.attempt > 1 => {
-            matches!(last, Some(What::Reattempted | What::Resumed))
+            matches!(last, Some(EntryKind::Reattempted | EntryKind::Resumed))
         }
         State::InProgress(_) => last.is_none(),
         State::Completed(_) => matches!(
             last,
             None | Some(
-                What::Reattempted | What::Resumed | What::CompletedLate | What::ResolvedCompleted
+                EntryKind::Reattempted
+                    | EntryKind::Resumed
+                    | EntryKind::CompletedLate
+                    | EntryKind::ResolvedCompleted
             )
         ),
         State::Expired { .. } => true,

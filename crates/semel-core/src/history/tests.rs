@@ -1,12 +1,12 @@
 use super::*;
 use crate::OperationId;
 
-fn note(what: What) -> Note {
+fn note(what: EntryKind) -> Note {
     Note {
         at: Timestamp::from_micros(1),
         attempt: 1,
         what,
-        actor: "somebody".into(),
+        actor: "operator-1".into(),
         code: Some("code".into()),
         reason: None,
         evidence: Some(Bytes::from_static(b"404 not found")),
@@ -15,7 +15,7 @@ fn note(what: What) -> Note {
 
 fn histories(id: OperationId) -> Vec<Entry> {
     let mut entries: Vec<Entry> = Vec::new();
-    for what in What::ALL {
+    for what in EntryKind::ALL {
         entries.extend(append(id, entries.last(), note(what)));
     }
     entries
@@ -25,7 +25,7 @@ fn check(id: OperationId, entries: &[Entry]) -> Result<(), Broken> {
     verify(&record(id), entries)
 }
 
-/// An expired record: any history leads there.
+/// An expired record: every history is valid for it.
 fn record(id: OperationId) -> Record {
     use crate::{Fingerprint, Identity, Key, Policy, Reserve, transition};
     let request = Reserve {
@@ -35,57 +35,57 @@ fn record(id: OperationId) -> Record {
         owner: "owner".into(),
         policy: Policy::default(),
     };
-    let begun = transition::reserve(None, request, Timestamp::from_micros(0));
+    let reserved = transition::reserve(None, request, Timestamp::from_micros(0));
     Record {
         state: State::Expired {
             purge_at: Timestamp::from_micros(0),
         },
-        ..begun.record.unwrap()
+        ..reserved.record.unwrap()
     }
 }
 
 #[test]
-fn words_lead_back() {
-    for what in What::ALL {
-        assert_eq!(What::from_word(what.as_str()), Some(what));
+fn entry_kind_is_parsed_from_its_word() {
+    for what in EntryKind::ALL {
+        assert_eq!(EntryKind::from_word(what.as_str()), Some(what));
     }
 }
 
 #[test]
-fn a_history_holds_until_any_part_of_it_is_touched() {
+fn changing_any_part_of_a_history_is_detected() {
     let id = OperationId::generate();
-    let whole = histories(id);
-    assert_eq!(check(id, &whole), Ok(()));
+    let complete = histories(id);
+    assert_eq!(check(id, &complete), Ok(()));
     assert_eq!(
-        check(OperationId::generate(), &whole),
+        check(OperationId::generate(), &complete),
         Err(Broken::Altered(1)),
-        "another operation's"
+        "history of another operation"
     );
-    for at in 0..whole.len() - 1 {
-        let mut without = whole.clone();
-        without.remove(at);
-        assert!(check(id, &without).is_err(), "without entry {at}");
+    for at in 0..complete.len() - 1 {
+        let mut shortened = complete.clone();
+        shortened.remove(at);
+        assert!(check(id, &shortened).is_err(), "without entry {at}");
     }
     let edits: [fn(&mut Entry); 8] = [
         |entry| entry.note.at = Timestamp::from_micros(2),
         |entry| entry.note.attempt = 2,
         |entry| {
-            let unknown = entry.note.what == What::Unknown;
+            let unknown = entry.note.what == EntryKind::Unknown;
             entry.note.what = if unknown {
-                What::Released
+                EntryKind::Released
             } else {
-                What::Unknown
+                EntryKind::Unknown
             };
         },
-        |entry| entry.note.actor = "nobody".into(),
+        |entry| entry.note.actor = "operator-2".into(),
         |entry| entry.note.code = None,
         |entry| entry.note.reason = Some("because".into()),
         |entry| entry.note.evidence = Some(Bytes::from_static(b"200 paid")),
         |entry| entry.evidence_hash = None,
     ];
     for (nth, edit) in edits.iter().enumerate() {
-        for at in 0..whole.len() {
-            let mut edited = whole.clone();
+        for at in 0..complete.len() {
+            let mut edited = complete.clone();
             edit(&mut edited[at]);
             assert!(check(id, &edited).is_err(), "edit {nth} of entry {at}");
         }
@@ -93,7 +93,7 @@ fn a_history_holds_until_any_part_of_it_is_touched() {
 }
 
 #[test]
-fn erased_evidence_leaves_a_history_whole() {
+fn history_with_erased_evidence_is_valid() {
     let id = OperationId::generate();
     let mut entries = histories(id);
     for entry in &mut entries {
@@ -103,22 +103,24 @@ fn erased_evidence_leaves_a_history_whole() {
 }
 
 #[test]
-fn remarks_end_and_changes_do_not() {
+fn remarks_are_limited_and_state_changes_are_not() {
     let id = OperationId::generate();
     let mut last = None;
     for _ in 0..MAX_REMARKS {
-        last = append(id, last.as_ref(), note(What::Asked));
+        last = append(id, last.as_ref(), note(EntryKind::Asked));
     }
     assert_eq!(last.as_ref().map(|last| last.seq), Some(MAX_REMARKS));
-    assert_eq!(append(id, last.as_ref(), note(What::Fenced)), None);
-    let change = append(id, last.as_ref(), note(What::DeadLettered));
+    assert_eq!(append(id, last.as_ref(), note(EntryKind::Fenced)), None);
+    let change = append(id, last.as_ref(), note(EntryKind::DeadLettered));
     assert_eq!(change.map(|entry| entry.seq), Some(MAX_REMARKS + 1));
 }
 
 #[test]
-fn a_missing_end_shows_in_where_the_record_stands() {
+fn missing_last_entry_is_detected_by_the_record_status() {
     let id = OperationId::generate();
-    let entries: Vec<_> = append(id, None, note(What::Unknown)).into_iter().collect();
+    let entries: Vec<_> = append(id, None, note(EntryKind::Unknown))
+        .into_iter()
+        .collect();
     let unknown = Record {
         state: State::Unknown(crate::Unresolved {
             reconcile_after: Timestamp::from_micros(0),

@@ -1,21 +1,21 @@
-//! Events from elsewhere.
+//! Messages from elsewhere.
 
 use std::collections::HashMap;
 
-use super::Memory;
-use crate::inbox::{Handling, Inbox, Message, Parked, Receipt};
-use crate::store::{MAX_BATCH, Result};
+use super::Records;
+use crate::inbox::{Handling, Message, Parked, Receipt};
+use crate::store::MAX_BATCH;
 use crate::{Backoff, Timestamp};
 
 /// Messages by source and id.
 pub(super) type Messages = HashMap<(Box<str>, Box<str>), Kept>;
 
-/// What is kept of one.
+/// The stored form of one message.
 #[derive(Debug)]
 pub(super) struct Kept {
     received_at: Timestamp,
     forget_at: Timestamp,
-    /// Gone once it is settled.
+    /// `None` once it is settled.
     parked: Option<Waiting>,
 }
 
@@ -26,13 +26,16 @@ struct Waiting {
     tries: u32,
 }
 
-impl Inbox for Memory {
-    async fn receive(&self, message: Message, handling: Handling) -> Result<Receipt> {
-        let mut records = self.lock();
-        let now = self.clock.now();
+impl Records {
+    pub(super) fn receive_message(
+        &mut self,
+        message: Message,
+        handling: Handling,
+        now: Timestamp,
+    ) -> Receipt {
         let key = (message.source.clone(), message.id.clone());
-        if records.inbox.contains_key(&key) {
-            return Ok(Receipt::Repeated);
+        if self.inbox.contains_key(&key) {
+            return Receipt::Repeated;
         }
         let kept = Kept {
             received_at: now,
@@ -43,21 +46,23 @@ impl Inbox for Memory {
                 tries: 0,
             }),
         };
-        records.inbox.insert(key, kept);
-        Ok(Receipt::New)
+        self.inbox.insert(key, kept);
+        Receipt::New
     }
 
-    async fn settle(&self, source: &str, id: &str) -> Result<()> {
-        if let Some(kept) = self.lock().inbox.get_mut(&(source.into(), id.into())) {
+    pub(super) fn settle_message(&mut self, source: Box<str>, id: Box<str>) {
+        if let Some(kept) = self.inbox.get_mut(&(source, id)) {
             kept.parked = None;
         }
-        Ok(())
     }
 
-    async fn claim_parked(&self, backoff: Backoff, limit: usize) -> Result<Vec<Parked>> {
-        let mut records = self.lock();
-        let now = self.clock.now();
-        let mut due: Vec<_> = records
+    pub(super) fn claim_parked(
+        &mut self,
+        backoff: Backoff,
+        limit: usize,
+        now: Timestamp,
+    ) -> Vec<Parked> {
+        let mut due: Vec<_> = self
             .inbox
             .values_mut()
             .filter_map(|kept| Some((kept.parked.as_mut()?, kept.received_at)))
@@ -65,7 +70,7 @@ impl Inbox for Memory {
             .collect();
         due.sort_unstable_by_key(|(waiting, _)| waiting.due_at);
         let claimed = due.into_iter().take(limit.min(MAX_BATCH));
-        Ok(claimed
+        claimed
             .map(|(waiting, received_at)| {
                 waiting.tries = waiting.tries.saturating_add(1);
                 let delay = backoff.spread(waiting.message.seed(), waiting.tries);
@@ -76,13 +81,11 @@ impl Inbox for Memory {
                     received_at,
                 }
             })
-            .collect())
+            .collect()
     }
 
-    async fn forget(&self, limit: usize) -> Result<usize> {
-        let mut records = self.lock();
-        let now = self.clock.now();
-        let over: Vec<_> = records
+    pub(super) fn forget_messages(&mut self, limit: usize, now: Timestamp) -> usize {
+        let over: Vec<_> = self
             .inbox
             .iter()
             .filter(|(_, kept)| kept.forget_at <= now)
@@ -90,8 +93,8 @@ impl Inbox for Memory {
             .take(limit.min(MAX_BATCH))
             .collect();
         for key in &over {
-            records.inbox.remove(key);
+            self.inbox.remove(key);
         }
-        Ok(over.len())
+        over.len()
     }
 }

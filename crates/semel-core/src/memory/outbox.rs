@@ -3,11 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use super::Memory;
-use crate::outbox::{
-    Backlog, DeadEvent, Event, EventId, MAX_BACKLOG_COUNTED, Outbox, Waiting, cut_reason,
-};
-use crate::store::{MAX_BATCH, Result};
+use super::{Memory, Records};
+use crate::outbox::{Backlog, DeadEvent, Event, EventId, MAX_BACKLOG_COUNTED, Waiting, cut_reason};
+use crate::store::MAX_BATCH;
 use crate::{Backoff, Owner, Timestamp};
 
 /// Events in the order in which they were written.
@@ -55,21 +53,20 @@ impl Memory {
     }
 }
 
-impl Outbox for Memory {
-    async fn claim_events(
-        &self,
+impl Records {
+    pub(super) fn claim_events(
+        &mut self,
         relay: Owner,
         lease: Duration,
         limit: usize,
-    ) -> Result<Vec<Waiting>> {
-        let mut records = self.lock();
-        let now = self.clock.now();
-        let events = &mut records.outbox;
+        now: Timestamp,
+    ) -> Vec<Waiting> {
+        let events = &mut self.outbox;
         if let Some((other, until)) = &events.relay
             && *other != relay
             && now < *until
         {
-            return Ok(Vec::new());
+            return Vec::new();
         }
         events.relay = Some((relay, now.saturating_add(lease)));
         let held = |event: &Event| events.held.get(&event.aggregate);
@@ -78,18 +75,16 @@ impl Outbox for Memory {
             .values()
             .filter(|written| held(&written.event).is_none_or(|until| *until <= now))
             .take(limit.min(MAX_BATCH));
-        Ok(due
-            .map(|written| Waiting {
-                event: written.event.clone(),
-                tries: written.tries,
-                written_at: written.at,
-            })
-            .collect())
+        due.map(|written| Waiting {
+            event: written.event.clone(),
+            tries: written.tries,
+            written_at: written.at,
+        })
+        .collect()
     }
 
-    async fn mark_sent(&self, sent: Vec<EventId>) -> Result<()> {
-        let mut records = self.lock();
-        let events = &mut records.outbox;
+    pub(super) fn mark_sent(&mut self, sent: Vec<EventId>) {
+        let events = &mut self.outbox;
         for id in sent {
             if let Some(position) = events.position(id)
                 && let Some(written) = events.waiting.remove(&position)
@@ -97,13 +92,10 @@ impl Outbox for Memory {
                 events.held.remove(&written.event.aggregate);
             }
         }
-        Ok(())
     }
 
-    async fn hold_back(&self, id: EventId, _: &str, backoff: Backoff) -> Result<()> {
-        let mut records = self.lock();
-        let now = self.clock.now();
-        let events = &mut records.outbox;
+    pub(super) fn hold_back(&mut self, id: EventId, backoff: Backoff, now: Timestamp) {
+        let events = &mut self.outbox;
         if let Some(position) = events.position(id)
             && let Some(written) = events.waiting.get_mut(&position)
         {
@@ -111,13 +103,10 @@ impl Outbox for Memory {
             let until = now.saturating_add(backoff.spread(id.seed(), written.tries));
             events.held.insert(written.event.aggregate.clone(), until);
         }
-        Ok(())
     }
 
-    async fn set_aside(&self, id: EventId, reason: &str) -> Result<()> {
-        let mut records = self.lock();
-        let dead_at = self.clock.now();
-        let events = &mut records.outbox;
+    pub(super) fn dead_letter_event(&mut self, id: EventId, reason: &str, dead_at: Timestamp) {
+        let events = &mut self.outbox;
         if let Some(position) = events.position(id)
             && let Some(Written { event, at, .. }) = events.waiting.remove(&position)
         {
@@ -130,23 +119,20 @@ impl Outbox for Memory {
             };
             events.dead.insert(position, dead);
         }
-        Ok(())
     }
 
-    async fn dead_events(&self, limit: usize) -> Result<Vec<DeadEvent>> {
-        let records = self.lock();
-        let dead = records.outbox.dead.values().take(limit.min(MAX_BATCH));
-        Ok(dead.cloned().collect())
+    pub(super) fn dead_events(&self, limit: usize) -> Vec<DeadEvent> {
+        let dead = self.outbox.dead.values().take(limit.min(MAX_BATCH));
+        dead.cloned().collect()
     }
 
-    async fn revive(&self, id: EventId) -> Result<bool> {
-        let mut records = self.lock();
-        let events = &mut records.outbox;
+    pub(super) fn revive_event(&mut self, id: EventId) -> bool {
+        let events = &mut self.outbox;
         let mut dead = events.dead.iter();
         let position = dead.find_map(|(position, dead)| (dead.event.id == id).then_some(*position));
         let dead = position.and_then(|position| Some((position, events.dead.remove(&position)?)));
         let Some((position, dead)) = dead else {
-            return Ok(false);
+            return false;
         };
         let written = Written {
             event: dead.event,
@@ -154,26 +140,23 @@ impl Outbox for Memory {
             tries: 0,
         };
         events.waiting.insert(position, written);
-        Ok(true)
+        true
     }
 
-    async fn backlog(&self) -> Result<Backlog> {
-        let records = self.lock();
-        let events = &records.outbox;
+    pub(super) fn outbox_backlog(&self) -> Backlog {
+        let events = &self.outbox;
         let count = |events: usize| u64::try_from(events).unwrap_or(u64::MAX);
-        Ok(Backlog {
+        Backlog {
             waiting: count(events.waiting.len()).min(MAX_BACKLOG_COUNTED),
             oldest: events.waiting.values().next().map(|written| written.at),
             dead: count(events.dead.len()).min(MAX_BACKLOG_COUNTED),
-        })
+        }
     }
 
-    async fn stand_down(&self, relay: Owner) -> Result<()> {
-        let mut records = self.lock();
-        let held = records.outbox.relay.as_ref();
-        if held.is_some_and(|(owner, _)| *owner == relay) {
-            records.outbox.relay = None;
+    pub(super) fn release_relay(&mut self, relay: &Owner) {
+        let held = self.outbox.relay.as_ref();
+        if held.is_some_and(|(owner, _)| owner == relay) {
+            self.outbox.relay = None;
         }
-        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use super::MAX_BATCH;
 use crate::{Code, Fence, Identity, Key, OperationId, Record, State, Status, Timestamp};
 
-/// Most operations that one [`list`](crate::Inspect::list) looks at: one that finds little says how far
+/// Most operations that one [`list`](crate::Store::list) looks at: one that finds little says how far
 /// it has come, and is asked to go on.
 pub const MAX_WALK: usize = 100_000;
 

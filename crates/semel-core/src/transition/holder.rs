@@ -1,7 +1,7 @@
 //! What the holder of an attempt may say.
 //!
 //! Each of these names its fence. A fence that is not the record's current one changes
-//! nothing: its holder was paused, and somebody else may be at work.
+//! nothing: its holder was paused, and another attempt may be running.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::{
 
 /// `in_progress` → `completed`: the normal end.
 ///
-/// `unknown` → `completed`: a late owner knows the truth, and nobody else was let in.
+/// `unknown` → `completed`: a late owner knows the outcome, and no other attempt was granted.
 ///
 /// `completed` → the same, where the response is the same: a commit whose answer was lost
 /// is written again.
@@ -87,7 +87,7 @@ pub fn mark_unknown(
 
 /// `in_progress` → the same with a later end: the owner is alive.
 ///
-/// A lease that ran out unnoticed is renewed too, since nobody else was let in.
+/// An expired lease is renewed too, since no other attempt was granted.
 pub fn heartbeat(
     record: Option<Record>,
     fence: Fence,

@@ -12,7 +12,7 @@ use crate::{
     Backoff, Code, Completed, Fence, Lease, Owner, Record, Response, State, Timestamp, Unresolved,
 };
 
-/// `in_progress`, lease over → `unknown`. What can be resumed is left to whoever resumes it, for
+/// `in_progress`, lease over → `unknown`. A resumable attempt is left to be resumed for
 /// as long as it says.
 pub fn sweep(record: Option<Record>, now: Timestamp) -> Transition<bool> {
     when(
@@ -90,7 +90,7 @@ pub fn resolve(record: Option<Record>, verdict: Resolve, now: Timestamp) -> Tran
     } = verdict;
     decide(record, fence, |record, unresolved| match verdict {
         Verdict::Completed(completion) => {
-            // Whoever looks from outside often does not know what the executor had named.
+            // A reconciler often does not know the resource that the executor had named.
             let resource = completion.resource.or_else(|| record.resource.clone());
             let completion = Completion {
                 resource,
@@ -219,7 +219,7 @@ pub fn erase(record: Option<Record>, now: Timestamp) -> Transition<bool> {
     )
 }
 
-/// `completed` → the same: that somebody asks changes nothing, and is told in the history.
+/// `completed` → the same: the history records who sees the response.
 pub fn reveal(record: Option<Record>) -> Transition<bool> {
     when(
         record,

@@ -105,7 +105,7 @@ pub(super) fn next_attempt(
     }
 }
 
-/// The owner is silent. It may have executed, so nobody else does, unless the operation is
+/// The lease has expired. The owner may have executed, so no other attempt does, unless the operation is
 /// made to be resumed.
 fn lease_over(record: Record, request: Reserve, now: Timestamp) -> Transition<Decision> {
     if request.policy.resumes_within().is_some() {

@@ -23,12 +23,12 @@ fn request(tenant: &str, key: &str) -> Reserve {
 }
 
 #[tokio::test]
-async fn what_the_metrics_count_is_counted_by_command_and_brought_once() {
+async fn counters_are_counted_by_operation_and_written_once() {
     let (store, clock) = store();
     let counts = Counts::default();
     let exporter = telemetry::recorder().unwrap();
     let handle = exporter.handle();
-    let recorder = Counting {
+    let recorder = CountingRecorder {
         inner: exporter,
         counts: counts.clone(),
     };
@@ -45,10 +45,10 @@ async fn what_the_metrics_count_is_counted_by_command_and_brought_once() {
             .render()
             .contains("created_total{operation=\"pay\"} 1")
     );
-    counts.bring(&store).await.unwrap();
-    counts.bring(&store).await.unwrap();
-    let at = stretch(clock.now());
-    let pay = Told {
+    counts.write_to(&store).await.unwrap();
+    counts.write_to(&store).await.unwrap();
+    let at = interval_start(clock.now());
+    let pay = DecisionCounts {
         created: 1,
         replayed: 2,
         in_progress: 3,
@@ -58,23 +58,23 @@ async fn what_the_metrics_count_is_counted_by_command_and_brought_once() {
         expired: 7,
         failed: 8,
     };
-    let refund = Told {
+    let refund = DecisionCounts {
         created: 10,
-        ..Told::default()
+        ..DecisionCounts::default()
     };
-    let told = |operation: &str, told| Activity {
+    let activity = |operation: &str, decisions| Activity {
         at,
         operation: operation.into(),
-        told,
+        decisions,
     };
     assert_eq!(
         store.activity(at).await.unwrap(),
-        [told("pay", pay), told("refund", refund)]
+        [activity("pay", pay), activity("refund", refund)]
     );
 }
 
 #[tokio::test]
-async fn what_did_not_arrive_is_brought_the_next_time() {
+async fn counts_that_could_not_be_written_are_written_the_next_time() {
     let (store, clock) = store();
     let asked = request("t", "k");
     store.reserve(asked.clone()).await.unwrap();
@@ -82,18 +82,18 @@ async fn what_did_not_arrive_is_brought_the_next_time() {
     counts.cells("pay").0[0].store(3, Ordering::Relaxed);
     counts.misused(asked.id, clock.now());
     let faulty = Faulty::new(store.clone());
-    faulty.next(Verb::Count, Fault::FailBefore);
-    counts.bring(&faulty).await.unwrap_err();
+    faulty.next(Verb::AddCounts, Fault::FailBefore);
+    counts.write_to(&faulty).await.unwrap_err();
     counts.cells("pay").0[0].fetch_add(1, Ordering::Relaxed);
     counts.misused(asked.id, clock.now());
-    counts.bring(&faulty).await.unwrap();
-    let told = store.activity(stretch(clock.now())).await.unwrap();
-    assert_eq!(told[0].told.created, 4);
+    counts.write_to(&faulty).await.unwrap();
+    let activity = store.activity(interval_start(clock.now())).await.unwrap();
+    assert_eq!(activity[0].decisions.created, 4);
     assert_eq!(store.misuses(10).await.unwrap()[0].count, 2);
 }
 
 #[tokio::test]
-async fn misuse_is_told_by_whose_key_it_was() {
+async fn misuse_is_summed_by_tenant_and_operation() {
     let (store, clock) = store();
     let counts = Counts::default();
     let (one, two) = (request("a", "k1"), request("a", "k2"));
@@ -107,9 +107,9 @@ async fn misuse_is_told_by_whose_key_it_was() {
     clock.advance(Duration::from_secs(1));
     counts.misused(two.id, clock.now());
     counts.misused(other.id, clock.now());
-    // Gone before anybody looked.
+    // Deleted before the write.
     counts.misused(OperationId::generate(), clock.now());
-    counts.bring(&store).await.unwrap();
+    counts.write_to(&store).await.unwrap();
     let mut misuses = store.misuses(10).await.unwrap();
     misuses.sort_by(|a, b| a.tenant.cmp(&b.tenant));
     assert_eq!(misuses.len(), 2);
@@ -121,15 +121,15 @@ async fn misuse_is_told_by_whose_key_it_was() {
 }
 
 #[test]
-fn what_is_told_apart_is_bounded() {
+fn operations_and_misuses_are_bounded() {
     let counts = Counts::default();
     let now = Timestamp::from_micros(1);
     for place in 0..MAX_LABELS + 50 {
         counts.cells(&format!("c{place}")).0[0].store(1, Ordering::Relaxed);
     }
-    let told = counts.take(now);
-    assert_eq!(told.len(), MAX_LABELS + 1);
-    assert!(told.iter().any(|activity| &*activity.operation == OTHER));
+    let taken = counts.take(now);
+    assert_eq!(taken.len(), MAX_LABELS + 1);
+    assert!(taken.iter().any(|activity| &*activity.operation == OTHER));
     for _ in 0..MAX_MISUSED + 50 {
         counts.misused(OperationId::generate(), now);
     }

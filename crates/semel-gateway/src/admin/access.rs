@@ -1,7 +1,7 @@
-//! Who may come in, and what they may do here.
+//! Authentication and authorization of the admin listener.
 //!
-//! A program presents a token with each request. A person presents it once, at `/login`, and is
-//! given a session. Without a token everybody on this machine is the operator.
+//! Programs send a bearer token with each request. People log in with it once at `/login` and
+//! receive a session. Without a configured token, every loopback caller has the operator role.
 
 mod caller;
 mod cookie;
@@ -27,34 +27,34 @@ pub(super) use caller::{Caller, MAX_NAME, Role, Session};
 
 use super::problem::Problem;
 use super::{METRICS, Token};
-use crate::tenant::{bearer, only};
+use crate::tenant::{bearer, single_value};
 use cookie::Cookie;
-use limit::Limit;
+use limit::TokenRateLimit;
 use secret::Secret;
 use session::Sessions;
 
-/// Says that nobody asked: a page that is left open fetches what is new, and must not keep its
-/// session alive by that.
+/// Marks a request of the console's script. A page that is left open refreshes itself, and must not
+/// keep its session alive by that.
 const BACKGROUND: HeaderName = HeaderName::from_static("x-semel-background");
 
-/// Who may come in, as configured.
+/// The configured access to the admin listener.
 #[derive(Clone, Debug)]
 pub enum Access {
-    /// Everybody on this machine, as operator.
+    /// Loopback callers only, all with the operator role.
     Loopback,
-    /// Whoever has a token.
+    /// Callers with a token.
     Tokens {
-        /// Of those who decide.
+        /// Grants the operator role.
         operator: Token,
-        /// Of those who look.
+        /// Grants the viewer role.
         viewer: Option<Token>,
-        /// Whether browsers are to send the session's cookie by TLS only.
+        /// Whether browsers send the session cookie over TLS only.
         secure_cookie: bool,
     },
 }
 
 impl Access {
-    /// One token, for operators.
+    /// One operator token, no viewer token.
     pub fn token(operator: Token) -> Self {
         Self::Tokens {
             operator,
@@ -63,14 +63,14 @@ impl Access {
         }
     }
 
-    /// What a token opens.
+    /// The role that a token grants.
     fn role(&self, presented: &str) -> Option<Role> {
         match self {
             Self::Loopback => None,
             Self::Tokens {
                 operator, viewer, ..
             } => {
-                // Both are looked at, whichever it is.
+                // Always compares both, so that the timing does not show which one matched.
                 let views = viewer.as_ref().is_some_and(|viewer| viewer.is(presented));
                 if operator.is(presented) {
                     Some(Role::Operator)
@@ -82,19 +82,19 @@ impl Access {
     }
 }
 
-/// What stands before the listener's paths.
-pub(super) struct Gate {
+/// Authenticates requests to the admin listener.
+pub(super) struct AccessGuard {
     access: Access,
     cookie: Cookie,
     sessions: Sessions,
-    limit: Limit,
+    rate_limit: TokenRateLimit,
     clock: Arc<dyn Clock>,
-    /// What forms carry where nobody logs in. Without randomness there is none, and no form is
-    /// taken.
+    /// The CSRF token of loopback callers, who have no session. `None` if the system has no
+    /// randomness; then forms are refused.
     csrf: Option<Arc<str>>,
 }
 
-impl Gate {
+impl AccessGuard {
     pub(super) fn new(access: Access, clock: Arc<dyn Clock>) -> Arc<Self> {
         let secure = match &access {
             Access::Loopback => false,
@@ -105,8 +105,8 @@ impl Gate {
             } => {
                 if operator.is_short() || viewer.as_ref().is_some_and(Token::is_short) {
                     tracing::warn!(
-                        "an admin token is short, and can be guessed; `openssl rand -hex 32` \
-                         makes one that cannot"
+                        "an admin token is short and can be guessed; create one with \
+                         `openssl rand -hex 32`"
                     );
                 }
                 *secure_cookie
@@ -117,26 +117,32 @@ impl Gate {
             access,
             cookie: Cookie { secure },
             sessions: Sessions::default(),
-            limit: Limit::new(clock.now()),
+            rate_limit: TokenRateLimit::new(clock.now()),
             clock,
             csrf,
         })
     }
 
-    /// Lets requests to these paths in as some [`Caller`], or not at all.
-    pub(super) fn guard(self: &Arc<Self>, paths: Router) -> Router {
-        let paths = paths.merge(login::inside(self));
-        paths.layer(middleware::from_fn_with_state(Arc::clone(self), guard))
+    /// Requires authentication for these routes; handlers receive the [`Caller`].
+    pub(super) fn protect(self: &Arc<Self>, routes: Router) -> Router {
+        let routes = routes.merge(login::logout_route(self));
+        routes.layer(middleware::from_fn_with_state(
+            Arc::clone(self),
+            authenticate,
+        ))
     }
 
-    /// The paths that lead in.
-    pub(super) fn entrance(self: &Arc<Self>) -> Router {
-        login::outside(self)
+    /// The routes that do not require authentication.
+    pub(super) fn login_routes(self: &Arc<Self>) -> Router {
+        login::login_route(self)
     }
 
-    /// Refuses other machines where there is no token.
-    pub(super) fn local(self: &Arc<Self>, paths: Router) -> Router {
-        paths.layer(middleware::from_fn_with_state(Arc::clone(self), local))
+    /// Without a token: refuses requests from other machines.
+    pub(super) fn restrict_to_loopback(self: &Arc<Self>, routes: Router) -> Router {
+        routes.layer(middleware::from_fn_with_state(
+            Arc::clone(self),
+            loopback_only,
+        ))
     }
 
     fn is_loopback(&self) -> bool {
@@ -147,49 +153,52 @@ impl Gate {
         self.clock.now()
     }
 
-    async fn admit(&self, request: Request) -> Result<Request, Problem> {
+    async fn authenticate(&self, request: Request) -> Result<Request, Problem> {
         let (request, caller) = match &self.access {
-            Access::Loopback => self.admit_neighbour(request).await?,
-            Access::Tokens { .. } => self.admit_known(request).await?,
+            Access::Loopback => self.authenticate_loopback(request).await?,
+            Access::Tokens { .. } => self.authenticate_credentials(request).await?,
         };
         let mut request = request;
         request.extensions_mut().insert(caller);
         Ok(request)
     }
 
-    async fn admit_neighbour(&self, request: Request) -> Result<(Request, Caller), Problem> {
+    async fn authenticate_loopback(&self, request: Request) -> Result<(Request, Caller), Problem> {
         let path = request.uri().path();
-        // What is counted names nobody, and scrapers have names of their own for this machine.
-        if path != METRICS && !names_this_machine(request.headers()) {
+        // Metrics contain no personal data, and scrapers address this machine by other names.
+        if path != METRICS && !has_loopback_host(request.headers()) {
             return Err(Problem::not_local(
-                "without an admin token only requests to localhost are served, by that name or \
-                 its address; set SEMEL_ADMIN_TOKEN to use another",
+                "no admin token is set, so Host must be localhost or a loopback address; to use \
+                 another name, set SEMEL_ADMIN_TOKEN",
             ));
         }
-        let caller = Caller::neighbour(self.csrf.clone());
+        let caller = Caller::loopback(self.csrf.clone());
         if csrf::is_safe(request.method()) {
             return Ok((request, caller));
         }
-        csrf::refuse_other_sites(request.headers())?;
-        // The API takes JSON only, which another site's form cannot be.
+        csrf::check_origin(request.headers())?;
+        // The API accepts only JSON, which a form of another site cannot send.
         if path.starts_with("/api/") {
             return Ok((request, caller));
         }
-        let request = csrf::want_secret(request, caller.csrf()).await?;
+        let request = csrf::require_token(request, caller.csrf()).await?;
         Ok((request, caller))
     }
 
-    async fn admit_known(&self, request: Request) -> Result<(Request, Caller), Problem> {
+    async fn authenticate_credentials(
+        &self,
+        request: Request,
+    ) -> Result<(Request, Caller), Problem> {
         let headers = request.headers();
         if headers.contains_key(AUTHORIZATION) {
             let role = token(headers).and_then(|token| self.access.role(token));
             return match role {
-                // No browser sends this on its own, so it need not prove what it means.
+                // Browsers do not add this header by themselves: no CSRF check.
                 Some(role) => Ok((request, Caller::bearer(role))),
-                None => Err(self.wrong(peer(&request))),
+                None => Err(self.reject_token(peer(&request))),
             };
         }
-        let known = self
+        let session = self
             .cookie
             .read(headers)
             .and_then(|id| {
@@ -197,55 +206,66 @@ impl Gate {
                     .find(id, self.now(), !headers.contains_key(BACKGROUND))
             })
             .ok_or_else(Problem::unauthenticated)?;
-        let caller = Caller::session(known);
+        let caller = Caller::session(session);
         if csrf::is_safe(request.method()) {
             return Ok((request, caller));
         }
-        csrf::refuse_other_sites(headers)?;
-        let request = csrf::want_secret(request, caller.csrf()).await?;
+        csrf::check_origin(headers)?;
+        let request = csrf::require_token(request, caller.csrf()).await?;
         Ok((request, caller))
     }
 
-    /// A wrong token that came with a request. It counts as one at the form does, and is logged as
-    /// long as it counts; the answer stays the same, since waiting would make it no better.
-    fn wrong(&self, peer: IpAddr) -> Problem {
-        if self.limit.take(peer, self.now()).is_ok() {
-            tracing::warn!(%peer, how = "by bearer", "a wrong admin token was presented");
+    /// Refuses a wrong bearer token. It counts against the rate limit as a failed login does, and is
+    /// logged while within it. The response is always 401, never 429: the token stays wrong.
+    fn reject_token(&self, peer: IpAddr) -> Problem {
+        if self.rate_limit.take(peer, self.now()).is_ok() {
+            tracing::warn!(%peer, via = "bearer", "a wrong admin token was presented");
         }
         Problem::unauthenticated()
     }
 }
 
-async fn guard(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
-    let asked = wants_page(&request).then(|| login::next_of(request.uri()));
-    match (gate.admit(request).await, asked) {
+async fn authenticate(
+    State(guard): State<Arc<AccessGuard>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let return_to = wants_page(&request).then(|| login::return_path(request.uri()));
+    match (guard.authenticate(request).await, return_to) {
         (Ok(request), _) => next.run(request).await,
-        // Where there is no token, there is nothing to log in with.
-        (Err(problem), Some(asked)) if !gate.is_loopback() => login::refused(&problem, &asked),
+        // Without a token there is nothing to log in with.
+        (Err(problem), Some(return_to)) if !guard.is_loopback() => {
+            login::login_page_for(&problem, &return_to)
+        }
         (Err(problem), _) => problem.into_response(),
     }
 }
 
-/// Refuses viewers; around the routes of decisions, so that no handler can forget it.
+/// Refuses viewers. A layer around all routes that change or reveal something, so that no handler
+/// can forget the check.
 pub(super) async fn operators_only(caller: Caller, request: Request, next: Next) -> Response {
-    match caller.operator() {
+    match caller.require_operator() {
         Ok(()) => next.run(request).await,
         Err(problem) => problem.into_response(),
     }
 }
 
-/// A second check besides that of the configuration: a listener can be handed over.
-async fn local(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
-    match &gate.access {
+/// A second check besides the configuration's: a supervisor may pass a listener on any address.
+async fn loopback_only(
+    State(guard): State<Arc<AccessGuard>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    match &guard.access {
         Access::Loopback if !peer(&request).is_loopback() => Problem::not_local(
-            "without an admin token only this machine is served; set SEMEL_ADMIN_TOKEN",
+            "no admin token is set, so only loopback connections are served; set SEMEL_ADMIN_TOKEN",
         )
         .into_response(),
         Access::Loopback | Access::Tokens { .. } => next.run(request).await,
     }
 }
 
-/// Who is at the other end; nobody on this machine where that is not known.
+/// The peer address; 0.0.0.0, which is not loopback, if it is not known.
 fn peer(request: &Request) -> IpAddr {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |ConnectInfo(peer)| {
@@ -254,11 +274,11 @@ fn peer(request: &Request) -> IpAddr {
 }
 
 fn token(headers: &HeaderMap) -> Option<&str> {
-    let line = only(headers, &AUTHORIZATION).ok().flatten()?;
+    let line = single_value(headers, &AUTHORIZATION).ok().flatten()?;
     bearer(line.to_str().ok()?)
 }
 
-/// Whether a person asks for something to look at.
+/// Whether a browser asks for a page.
 fn wants_page(request: &Request) -> bool {
     let accepts = request.headers().get_all(ACCEPT).iter();
     request.method() == Method::GET
@@ -268,10 +288,10 @@ fn wants_page(request: &Request) -> bool {
             .any(|line| line.contains("text/html"))
 }
 
-/// A page in a browser on this machine reaches this listener as well, under a name that its author
-/// lets point here. It cannot choose the `Host` that the browser then sends.
-fn names_this_machine(headers: &HeaderMap) -> bool {
-    let host = only(headers, &HOST).ok().flatten();
+/// Protects against DNS rebinding: a foreign page can reach this listener under a name that resolves
+/// to loopback, but cannot choose the `Host` that the browser sends.
+fn has_loopback_host(headers: &HeaderMap) -> bool {
+    let host = single_value(headers, &HOST).ok().flatten();
     let authority = host.and_then(|host| host.to_str().ok()?.parse::<Authority>().ok());
     authority.is_some_and(|authority| {
         let host = authority

@@ -1,12 +1,12 @@
-//! The operators' API: what is remembered, and the decisions that only a person can take.
+//! The admin API: records, statistics, events, and operator actions.
 
 pub(super) mod decide;
 mod events;
 pub(super) mod extract;
-mod figures;
 mod outbox;
+mod schema;
+mod statistics;
 mod view;
-mod words;
 
 use std::sync::Arc;
 
@@ -15,100 +15,108 @@ use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use http::header::{CONTENT_TYPE, HeaderValue};
 use semel_core::store;
-use semel_core::{By, Figures, Inbox, Inspect, Key, Maintain, OperationId, Outbox, Status, Store};
+use semel_core::{Actor, Key, OperationId, Status, Store};
 use semel_worker::Reconcilers;
 use serde::{Deserialize, Serialize};
 use utoipa_axum::router::OpenApiRouter;
 
-pub(super) use words::{StatusWord, narrow};
+pub(super) use schema::{StatusView, restrict_decisions};
 
 use super::access::{Caller, operators_only};
-use super::acts;
-use super::document::{NotAsked, NotThere, Refused, Unanswered, documented};
+use super::actions;
+use super::openapi::{AuthProblems, NotFoundProblem, QueryProblems, StoreProblems, documented};
 use super::problem::Problem;
 use crate::observed::Events;
-use extract::{Asked, Id};
+use extract::{PathId, QueryParams};
 
-/// The most bytes of a decision: a response that somebody writes by hand, and its reason.
+/// The maximum size of a request body: a response written by hand, and its reason.
 const MAX_DECISION: usize = 2 << 20;
 
-/// How many operations a page has, unless it is told.
-const PAGE: usize = 50;
+/// The default page size.
+const DEFAULT_LIMIT: usize = 50;
 
-/// What the API needs.
+/// What the admin API works on.
 #[derive(Debug)]
 pub struct Api<S> {
-    /// Where everything is.
+    /// The record store.
     pub store: S,
-    /// How the truth is found.
+    /// Finds the outcome of unknown records.
     pub reconcilers: Reconcilers<S>,
-    /// What happens, as it happens.
+    /// The transitions of this process, as they happen.
     pub events: Events,
 }
 
-/// All that the API needs of a store.
-pub trait Whole: Store + Maintain + Inspect + Inbox + Figures + Clone {}
+/// Every store interface, as the admin API needs it.
+pub trait FullStore: Store + Clone {}
 
-impl<S: Store + Maintain + Inspect + Inbox + Figures + Clone> Whole for S {}
+impl<S: Store + Clone> FullStore for S {}
 
-/// The paths below `/api/v1`.
-pub(super) fn router<S: Whole, O: Outbox>(api: Api<S>, outbox: O) -> OpenApiRouter {
+/// The routes below `/api/v1`.
+pub(super) fn router<S: FullStore, O: Store>(api: Api<S>, outbox: O) -> OpenApiRouter {
     let outbox = outbox::router(outbox, api.store.clock());
-    let decisions = OpenApiRouter::new()
+    let operator_routes = OpenApiRouter::new()
         .routes(documented(decide::__path_resolve, decide::resolve::<S>))
         .routes(documented(decide::__path_reconcile, decide::reconcile::<S>))
         .routes(documented(decide::__path_erase, decide::erase::<S>))
         .layer(DefaultBodyLimit::max(MAX_DECISION))
         .route_layer(middleware::from_fn(operators_only));
-    let looks = OpenApiRouter::new()
+    let viewer_routes = OpenApiRouter::new()
         .routes(documented(__path_list, list::<S>))
         .routes(documented(__path_show, show::<S>))
-        .routes(documented(figures::__path_stats, figures::stats::<S>))
-        .routes(documented(figures::__path_activity, figures::activity::<S>))
-        .routes(documented(figures::__path_misuse, figures::misuse::<S>))
+        .routes(documented(statistics::__path_stats, statistics::stats::<S>))
+        .routes(documented(
+            statistics::__path_activity,
+            statistics::activity::<S>,
+        ))
+        .routes(documented(
+            statistics::__path_misuse,
+            statistics::misuse::<S>,
+        ))
         .routes(documented(events::__path_stream, events::stream::<S>));
-    let operations = looks.merge(decisions).with_state(Arc::new(api));
+    let operations = viewer_routes
+        .merge(operator_routes)
+        .with_state(Arc::new(api));
     OpenApiRouter::new().nest("/api/v1", operations.merge(outbox))
 }
 
 type Shared<S> = State<Arc<Api<S>>>;
-type Answer = Result<Response, Problem>;
+type ApiResult = Result<Response, Problem>;
 
-/// Which operations to list. A filter that is empty is none.
+/// Filters of the record list. An empty filter matches everything.
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Filters {
-    /// Where they stand.
+    /// The record's status.
     #[serde(default)]
-    #[param(schema_with = words::status_or_none)]
+    #[param(schema_with = schema::status_or_none)]
     status: String,
-    /// Whose they are.
+    /// The tenant.
     #[serde(default)]
     tenant: String,
-    /// What was asked for.
+    /// The operation name, such as `create_payment`.
     #[serde(default)]
     operation: String,
-    /// By which key.
+    /// The idempotency key, exactly as the client sent it.
     #[serde(default)]
     #[param(max_length = 255, pattern = "^[ -~]*$")]
     key: String,
-    /// Whether they wait for a person.
+    /// Only dead-lettered records, or only others.
     #[serde(default)]
-    #[param(schema_with = words::boolean_or_none)]
+    #[param(schema_with = schema::boolean_or_none)]
     dead_lettered: String,
-    /// How many at most, from 1 to 1000; 50 unless it is told. The first page under a key has all
-    /// that are found by it, even if there are more.
+    /// The page size, from 1 to 1000; default 50. With `key`, the first page lists all indexed
+    /// records of that key, even if they exceed the limit.
     #[serde(default)]
-    #[param(schema_with = words::limit_or_none)]
+    #[param(schema_with = schema::limit_or_none)]
     limit: String,
-    /// The `next` of the page before.
+    /// The `next` of the previous page.
     #[serde(default)]
-    #[param(schema_with = words::cursor_or_none)]
+    #[param(schema_with = schema::cursor_or_none)]
     cursor: String,
 }
 
-/// Operations, newest first.
+/// List records, newest first.
 #[utoipa::path(
     get,
     path = "/operations",
@@ -116,44 +124,47 @@ struct Filters {
     tag = "operations",
     params(Filters),
     responses(
-        (status = 200, description = "A page of them.", body = view::ShownPage),
-        NotAsked,
-        Refused,
-        Unanswered,
+        (status = 200, description = "A page of records.", body = view::RecordPageView),
+        QueryProblems,
+        AuthProblems,
+        StoreProblems,
     ),
 )]
-async fn list<S: Whole>(State(api): Shared<S>, Asked(filters): Asked<Filters>) -> Answer {
-    let page = acts::search(&api.store, filters.query()?).await?;
+async fn list<S: FullStore>(
+    State(api): Shared<S>,
+    QueryParams(filters): QueryParams<Filters>,
+) -> ApiResult {
+    let page = actions::search_records(&api.store, filters.into_query()?).await?;
     Ok(json(&view::page(&page)))
 }
 
 impl Filters {
-    fn query(self) -> Result<store::Query, Problem> {
+    fn into_query(self) -> Result<store::Query, Problem> {
         let given = |text: String| (!text.is_empty()).then_some(text);
-        let wrong = |what: &str| Problem::query(what.to_owned());
-        let limit = given(self.limit).map_or(Ok(PAGE), |text| limit(&text))?;
+        let invalid = |detail: &str| Problem::invalid_query(detail.to_owned());
+        let limit = given(self.limit).map_or(Ok(DEFAULT_LIMIT), |text| parse_limit(&text))?;
         Ok(store::Query {
             status: given(self.status)
                 .map(|status| {
                     Status::from_word(&status).ok_or_else(|| {
-                        wrong("status is in_progress, completed, failed_retryable, unknown or expired")
+                        invalid("invalid status: use in_progress, completed, failed_retryable, unknown or expired")
                     })
                 })
                 .transpose()?,
             tenant: given(self.tenant).map(Into::into),
             operation: given(self.operation).map(Into::into),
             key: given(self.key)
-                .map(|key| Key::new(key).map_err(|error| Problem::query(error.to_string())))
+                .map(|key| Key::new(key).map_err(|error| Problem::invalid_query(error.to_string())))
                 .transpose()?,
             dead_lettered: match &*self.dead_lettered {
                 "" => None,
                 "true" => Some(true),
                 "false" => Some(false),
-                _ => return Err(wrong("dead_lettered is true or false")),
+                _ => return Err(invalid("invalid dead_lettered: use true or false")),
             },
             before: given(self.cursor)
                 .map(|cursor| {
-                    let cursor = cursor.parse().map_err(|_| wrong("cursor is the next of a page"));
+                    let cursor = cursor.parse().map_err(|_| invalid("invalid cursor: use the next of the previous page"));
                     cursor as Result<OperationId, Problem>
                 })
                 .transpose()?,
@@ -163,65 +174,65 @@ impl Filters {
     }
 }
 
-fn limit(text: &str) -> Result<usize, Problem> {
-    // Digits only: a sign or a blank is somebody's mistake.
+fn parse_limit(text: &str) -> Result<usize, Problem> {
+    // `parse` alone would accept a sign.
     let digits = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     let limit = text.parse().ok();
     limit
         .filter(|_| digits)
         .filter(|limit| (1..=store::MAX_BATCH).contains(limit))
-        .ok_or_else(|| Problem::query("limit is a number from 1 to 1000".to_owned()))
+        .ok_or_else(|| {
+            Problem::invalid_query("invalid limit: use a number from 1 to 1000".to_owned())
+        })
 }
 
-/// Whether the stored body is shown: it may hold what is nobody else's business.
+/// Whether to return the stored body, which may contain personal data.
 #[derive(Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 struct Reveal {
-    /// Whether the stored body is shown, to operators only.
+    /// Return the stored body. Requires the operator role; the history lists it.
     #[serde(default)]
-    #[param(schema_with = words::boolean)]
+    #[param(schema_with = schema::boolean)]
     reveal: bool,
 }
 
-/// One operation: the record, and its history.
+/// Show a record and its history.
 #[utoipa::path(
     get,
     path = "/operations/{id}",
     operation_id = "show_operation",
     tag = "operations",
-    params(("id" = String, Path, description = "The operation's.", format = "uuid"), Reveal),
+    params(("id" = String, Path, description = "The record id.", format = "uuid"), Reveal),
     responses(
-        (status = 200, description = "All of it.", body = view::ShownOperation),
-        NotAsked,
-        NotThere,
-        Refused,
-        Unanswered,
+        (status = 200, description = "The record and its history.", body = view::RecordView),
+        QueryProblems,
+        NotFoundProblem,
+        AuthProblems,
+        StoreProblems,
     ),
 )]
-async fn show<S: Whole>(
+async fn show<S: FullStore>(
     caller: Caller,
     State(api): Shared<S>,
-    Id(id): Id,
-    Asked(Reveal { reveal }): Asked<Reveal>,
-) -> Answer {
-    let mut record = acts::find(&api.store, &id).await?;
+    PathId(id): PathId,
+    QueryParams(Reveal { reveal }): QueryParams<Reveal>,
+) -> ApiResult {
+    let mut record = actions::find_record(&api.store, &id).await?;
     if reveal {
-        caller.operator()?;
+        caller.require_operator()?;
     }
     if reveal && record.state.status() == Status::Completed {
         let who = caller.actor(None)?;
-        record = acts::uncover(&api.store, &id, By::from(&*who)).await?;
+        record = actions::reveal_response(&api.store, &id, Actor::from(&*who)).await?;
     }
     let history = api.store.history(record.id).await?;
-    Ok(json(&view::operation(
-        &api.store, &record, &history, reveal,
-    )))
+    Ok(json(&view::record(&api.store, &record, &history, reveal)))
 }
 
-fn json(shown: &impl Serialize) -> Response {
+fn json(view: &impl Serialize) -> Response {
     let kind = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
-    match serde_json::to_vec(shown) {
+    match serde_json::to_vec(view) {
         Ok(body) => (kind, body).into_response(),
         Err(error) => Problem::internal(&error.to_string()).into_response(),
     }

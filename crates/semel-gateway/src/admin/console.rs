@@ -1,5 +1,5 @@
-//! The console: pages for people, rendered here. Everything works without the script, which only
-//! refreshes what is live and copies ids.
+//! The console: HTML pages for operators, rendered on the server. Every page works without the
+//! script, which only refreshes the live part of the overview and copies ids.
 
 pub(super) mod assets;
 mod charts;
@@ -25,38 +25,40 @@ use axum::routing::{get, post};
 use futures_util::future::BoxFuture;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode};
-use semel_core::{Outbox, Timestamp};
+use semel_core::Store;
+use semel_core::Timestamp;
 use semel_worker::Reconcilers;
 
-use super::access::Caller;
-use super::api::Whole;
+use super::access::{Caller, operators_only};
+use super::api::FullStore;
 use super::problem::Problem;
-use layout::{Layout, Place};
+use layout::{Layout, Section};
 
-/// The most bytes of a form: a response that somebody writes by hand, and its reason.
+/// The maximum size of a form: a response written by hand, and its reason.
 const MAX_FORM: usize = 2 << 20;
 
-/// Asks the store whether it is there; the error says what is wrong.
-pub(super) type Ready = Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+/// Probes the store; the error is the reason shown to operators.
+pub(super) type ReadinessProbe =
+    Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
 
-/// What the pages need.
+/// What the pages work on.
 pub(super) struct Console<S, O> {
-    /// Where everything is.
     pub(super) store: S,
-    /// How the truth is found.
+    /// Finds the outcome of unknown records.
     pub(super) reconcilers: Reconcilers<S>,
-    /// The events that go out: the store's own, without what is around it.
+    /// The bare store's outbox, without wrappers.
     pub(super) outbox: O,
-    /// Whether the store answers.
-    pub(super) ready: Ready,
+    pub(super) ready: ReadinessProbe,
 }
 
 type Shared<S, O> = State<Arc<Console<S, O>>>;
-type Answer = Result<Response, Problem>;
 
-/// The pages. They are to be inside whatever says who the [`Caller`] is.
-pub(super) fn router<S: Whole, O: Outbox>(console: Console<S, O>) -> Router {
-    let looks = Router::new()
+/// A page, or a problem that [`render_problems`] turns into one.
+type PageResult = Result<Response, Problem>;
+
+/// The routes of the console. They require the layer that provides the [`Caller`].
+pub(super) fn router<S: FullStore, O: Store>(console: Console<S, O>) -> Router {
+    let viewer_routes = Router::new()
         .route("/", get(overview::page))
         .route("/fragments/overview", get(overview::fragment))
         .route("/operations", get(operations::page))
@@ -64,8 +66,7 @@ pub(super) fn router<S: Whole, O: Outbox>(console: Console<S, O>) -> Router {
         .route("/dead-letters", get(dead_letters::page))
         .route("/misuse", get(misuse::page))
         .route("/outbox", get(outbox::page));
-    // What changes or uncovers something: no handler in here can forget to ask for the role.
-    let decisions = Router::new()
+    let operator_routes = Router::new()
         .route("/operations/{id}/reveal", post(operation::reveal))
         .route("/operations/{id}/reconcile", post(decide::reconcile))
         .route("/operations/{id}/erase", post(decide::erase))
@@ -75,63 +76,63 @@ pub(super) fn router<S: Whole, O: Outbox>(console: Console<S, O>) -> Router {
         )
         .route("/outbox/{id}/retry", post(outbox::retry))
         .layer(DefaultBodyLimit::max(MAX_FORM))
-        .route_layer(middleware::from_fn(operators));
-    looks.merge(decisions).with_state(Arc::new(console))
+        .route_layer(middleware::from_fn(operators_only));
+    viewer_routes
+        .merge(operator_routes)
+        .route_layer(middleware::from_fn(render_problems))
+        .with_state(Arc::new(console))
 }
 
-/// What is nowhere.
-pub(super) async fn missing(caller: Caller, headers: HeaderMap) -> Response {
+/// The fallback of the listener: a page for browsers, a problem for programs.
+pub(super) async fn not_found(caller: Caller, headers: HeaderMap) -> Response {
     let accepts = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
     if !accepts.is_some_and(|accepts| accepts.contains("text/html")) {
-        return Problem::nothing_here().into_response();
+        return Problem::path_not_found().into_response();
     }
     let page = layout::ErrorPage {
-        layout: Layout::new(&caller, Place::Elsewhere),
+        layout: Layout::new(&caller, Section::Other),
         status: StatusCode::NOT_FOUND.as_u16(),
-        title: "There is nothing here",
+        title: "Page not found",
         detail: text::Text::line("No page has this address."),
         advice: "",
     };
     html(StatusCode::NOT_FOUND, &page)
 }
 
-async fn operators(caller: Caller, request: Request, next: Next) -> Response {
-    match caller.operator() {
-        Ok(()) => next.run(request).await,
-        Err(problem) => told(&caller, Err(problem)),
+/// Replaces the JSON of a [`Problem`] by an HTML page.
+async fn render_problems(caller: Caller, request: Request, next: Next) -> Response {
+    let response = next.run(request).await;
+    match response.extensions().get::<Problem>() {
+        Some(problem) => {
+            let status = problem.status();
+            let page = layout::ErrorPage {
+                layout: Layout::new(&caller, Section::Other),
+                status: status.as_u16(),
+                title: problem.title(),
+                detail: text::Text::line(problem.detail()),
+                advice: advice(status),
+            };
+            html(status, &page)
+        }
+        None => response,
     }
 }
 
-impl<S: Whole, O: Outbox> Console<S, O> {
-    /// All times on a page are told by the store's clock.
+impl<S: FullStore, O: Store> Console<S, O> {
+    /// The store's clock, which all times on a page refer to.
     fn now(&self) -> Timestamp {
         self.store.clock().now()
     }
 }
 
-/// An answer, or the page that says why there is none.
-fn told(caller: &Caller, answer: Answer) -> Response {
-    answer.unwrap_or_else(|problem| {
-        let status = problem.status();
-        let page = layout::ErrorPage {
-            layout: Layout::new(caller, Place::Elsewhere),
-            status: status.as_u16(),
-            title: problem.title(),
-            detail: text::Text::line(problem.detail()),
-            advice: advice(status),
-        };
-        html(status, &page)
-    })
-}
-
 fn advice(status: StatusCode) -> &'static str {
     match status {
         StatusCode::CONFLICT => {
-            "Nothing was changed. Go back, load the operation again, and look at how it stands now."
+            "Nothing was changed. Go back, reload the record and check its status."
         }
         StatusCode::SERVICE_UNAVAILABLE => {
-            "If you were deciding something, look at the operation before you repeat it: whether \
-             it was done may not be known."
+            "If you submitted a decision, check the record before you repeat it: it may have been \
+             applied."
         }
         _ => "",
     }
@@ -151,12 +152,12 @@ fn html(status: StatusCode, page: &impl askama::Template) -> Response {
     }
 }
 
-/// After a form was acted upon: another page, by GET.
-fn see_other(place: &str) -> Answer {
-    let place = HeaderValue::from_str(place)
-        .map_err(|_| Problem::internal("an address cannot be written"))?;
+/// Redirects to a page after a form was processed.
+fn see_other(location: &str) -> PageResult {
+    let location = HeaderValue::from_str(location)
+        .map_err(|_| Problem::internal("the redirect address is not a valid header value"))?;
     let headers = [
-        (LOCATION, place),
+        (LOCATION, location),
         (CACHE_CONTROL, HeaderValue::from_static("no-store")),
     ];
     Ok((StatusCode::SEE_OTHER, headers).into_response())

@@ -1,4 +1,4 @@
-//! What the listener says when it cannot, or will not.
+//! Error responses of the admin listener (RFC 9457).
 
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
@@ -8,10 +8,11 @@ use semel_http::TYPE_BASE;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::api::StatusWord;
+use super::api::StatusView;
 
-/// An answer in the form of RFC 9457.
-#[derive(Debug)]
+/// An error response. It also travels in the response's extensions, from which the console renders
+/// a page.
+#[derive(Clone, Debug)]
 pub(in crate::admin) struct Problem {
     status: StatusCode,
     code: &'static str,
@@ -21,27 +22,27 @@ pub(in crate::admin) struct Problem {
     retry_after_seconds: Option<u64>,
 }
 
-/// Why something was refused, in the form of RFC 9457.
+/// An error as described by RFC 9457.
 #[derive(Serialize, ToSchema)]
 #[schema(as = Problem)]
 pub(in crate::admin) struct Body<'a> {
-    /// The page about `code`.
+    /// The documentation of `code`.
     #[schema(format = "uri")]
     r#type: String,
-    /// In short.
+    /// A short summary.
     title: &'a str,
-    /// The status of the answer.
+    /// The HTTP status.
     #[schema(minimum = 400, maximum = 599)]
     status: u16,
-    /// What is wrong this time, and the way out.
+    /// What is wrong with this request, and what to do.
     detail: &'a str,
-    /// For programs.
+    /// A stable code for programs.
     #[schema(pattern = "^admin_[a-z_]+$")]
     code: &'a str,
-    /// Where the operation stands, if that is the reason.
+    /// The record's status, where it is the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    operation_status: Option<StatusWord>,
+    operation_status: Option<StatusView>,
 }
 
 impl Problem {
@@ -57,8 +58,8 @@ impl Problem {
     }
 
     pub(in crate::admin) fn unauthenticated() -> Self {
-        let detail = "send the admin token: Authorization: Bearer TOKEN; or log in at /login";
-        let title = "Say who you are";
+        let detail = "send the admin token (Authorization: Bearer TOKEN), or log in at /login";
+        let title = "Authentication required";
         Self::new(
             StatusCode::UNAUTHORIZED,
             "admin_unauthenticated",
@@ -68,10 +69,7 @@ impl Problem {
     }
 
     pub(in crate::admin) fn too_many_attempts(retry_after_seconds: u64) -> Self {
-        let detail = format!(
-            "too many wrong tokens were presented; the next attempt counts in \
-             {retry_after_seconds} seconds"
-        );
+        let detail = format!("too many wrong tokens; try again in {retry_after_seconds} seconds");
         let title = "Too many wrong tokens";
         Self {
             retry_after_seconds: Some(retry_after_seconds),
@@ -85,7 +83,7 @@ impl Problem {
     }
 
     pub(in crate::admin) fn not_local(detail: &str) -> Self {
-        let title = "Without an admin token only this machine is served";
+        let title = "Only local requests are served without an admin token";
         Self::new(
             StatusCode::FORBIDDEN,
             "admin_not_local",
@@ -95,10 +93,11 @@ impl Problem {
     }
 
     pub(in crate::admin) fn not_an_operator() -> Self {
-        let detail = "a viewer looks; for decisions, and to see a stored body, come with the \
-                      operator's token"
-            .to_owned();
-        let title = "Only an operator may do that";
+        let detail =
+            "the viewer role is read-only; actions and stored bodies require the operator \
+                      token"
+                .to_owned();
+        let title = "Operator role required";
         Self::new(
             StatusCode::FORBIDDEN,
             "admin_not_an_operator",
@@ -108,7 +107,7 @@ impl Problem {
     }
 
     pub(in crate::admin) fn cross_site(detail: &str) -> Self {
-        let title = "The request may be another site's";
+        let title = "Possible cross-site request";
         Self::new(
             StatusCode::FORBIDDEN,
             "admin_cross_site",
@@ -117,15 +116,15 @@ impl Problem {
         )
     }
 
-    pub(in crate::admin) fn nothing_here() -> Self {
-        let detail = "what there is, is in /openapi.json".to_owned();
-        let title = "There is nothing here";
+    pub(in crate::admin) fn path_not_found() -> Self {
+        let detail = "no such path; see /openapi.json".to_owned();
+        let title = "Not found";
         Self::new(StatusCode::NOT_FOUND, "admin_nothing_here", title, detail)
     }
 
-    pub(in crate::admin) fn method() -> Self {
-        let detail = "the methods of this path are in Allow".to_owned();
-        let title = "Not with this method";
+    pub(in crate::admin) fn method_not_allowed() -> Self {
+        let detail = "see the Allow header for the methods of this path".to_owned();
+        let title = "Method not allowed";
         Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
             "admin_method_not_allowed",
@@ -134,9 +133,9 @@ impl Problem {
         )
     }
 
-    pub(in crate::admin) fn too_large(most: usize) -> Self {
-        let detail = format!("the body has more than {most} bytes");
-        let title = "The body is too large";
+    pub(in crate::admin) fn body_too_large(limit: usize) -> Self {
+        let detail = format!("the body exceeds {limit} bytes");
+        let title = "Request body too large";
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             "admin_body_too_large",
@@ -145,10 +144,9 @@ impl Problem {
         )
     }
 
-    /// A body that broke off, or was no body.
-    pub(in crate::admin) fn incomplete() -> Self {
-        let detail = "the body did not arrive as a whole".to_owned();
-        let title = "The body cannot be read";
+    pub(in crate::admin) fn body_incomplete() -> Self {
+        let detail = "the connection ended before the body was complete; send it again".to_owned();
+        let title = "Request body incomplete";
         Self::new(
             StatusCode::BAD_REQUEST,
             "admin_body_incomplete",
@@ -157,23 +155,20 @@ impl Problem {
         )
     }
 
-    /// The status that it is answered with.
     pub(in crate::admin) fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// What is wrong in general.
     pub(in crate::admin) fn title(&self) -> &'static str {
         self.title
     }
 
-    /// What is wrong in this case.
     pub(in crate::admin) fn detail(&self) -> &str {
         &self.detail
     }
 
-    pub(in crate::admin) fn query(detail: String) -> Self {
-        let title = "The query cannot be understood";
+    pub(in crate::admin) fn invalid_query(detail: String) -> Self {
+        let title = "Invalid query";
         Self::new(
             StatusCode::BAD_REQUEST,
             "admin_query_invalid",
@@ -182,8 +177,8 @@ impl Problem {
         )
     }
 
-    pub(in crate::admin) fn decision(detail: impl Into<String>) -> Self {
-        let title = "The decision cannot be understood";
+    pub(in crate::admin) fn invalid_decision(detail: impl Into<String>) -> Self {
+        let title = "Invalid decision";
         Self::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             "admin_decision_invalid",
@@ -192,9 +187,9 @@ impl Problem {
         )
     }
 
-    pub(in crate::admin) fn media_type() -> Self {
+    pub(in crate::admin) fn not_json() -> Self {
         let detail = "send Content-Type: application/json".to_owned();
-        let title = "A decision is JSON";
+        let title = "Request body must be JSON";
         Self::new(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "admin_decision_not_json",
@@ -203,12 +198,12 @@ impl Problem {
         )
     }
 
-    pub(in crate::admin) fn not_found() -> Self {
+    pub(in crate::admin) fn record_not_found() -> Self {
         let detail =
-            "No operation has that id. It may have been forgotten when its time was over, \
-                      or evicted because nothing had happened."
+            "No record has that id. It may have expired and been purged, or been evicted because \
+                      the operation was not executed."
                 .to_owned();
-        let title = "There is no such operation";
+        let title = "Record not found";
         Self::new(
             StatusCode::NOT_FOUND,
             "admin_operation_not_found",
@@ -217,11 +212,12 @@ impl Problem {
         )
     }
 
-    pub(in crate::admin) fn no_dead_event() -> Self {
-        let detail = "No event that waits for a person has that id. It may be waiting to be \
-                      published, or be published already."
-            .to_owned();
-        let title = "There is no such event";
+    pub(in crate::admin) fn dead_event_not_found() -> Self {
+        let detail =
+            "No dead-lettered event has that id. It may be waiting to be published, or be \
+                      published already."
+                .to_owned();
+        let title = "Event not found";
         Self::new(
             StatusCode::NOT_FOUND,
             "admin_event_not_found",
@@ -230,9 +226,9 @@ impl Problem {
         )
     }
 
-    /// The operation stands elsewhere than where the decision applies.
+    /// The record's status does not allow the action.
     pub(in crate::admin) fn conflict(found: Status, detail: impl Into<String>) -> Self {
-        let title = "The operation is not in a state for that";
+        let title = "Not possible in the record's current status";
         Self {
             operation_status: Some(found),
             ..Self::new(
@@ -245,8 +241,8 @@ impl Problem {
     }
 
     pub(in crate::admin) fn internal(detail: &str) -> Self {
-        tracing::error!(detail, "an operator's request failed");
-        let title = "The answer cannot be written";
+        tracing::error!(detail, "an admin request failed");
+        let title = "Internal error";
         Self::new(
             StatusCode::INTERNAL_SERVER_ERROR,
             "admin_internal",
@@ -258,8 +254,8 @@ impl Problem {
 
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
-        tracing::warn!(%error, "an operator's request failed");
-        let title = "The store cannot answer";
+        tracing::warn!(%error, "an admin request failed");
+        let title = "Store unavailable";
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
             "admin_store_unavailable",
@@ -276,7 +272,6 @@ impl IntoResponse for Problem {
 }
 
 impl Problem {
-    /// The whole answer.
     pub(in crate::admin) fn response(&self) -> Response {
         let body = Body {
             r#type: format!("{TYPE_BASE}{}", self.code),
@@ -284,20 +279,21 @@ impl Problem {
             status: self.status.as_u16(),
             detail: &self.detail,
             code: self.code,
-            operation_status: self.operation_status.map(StatusWord::from),
+            operation_status: self.operation_status.map(StatusView::from),
         };
-        // A struct of texts can always be written.
+        // Serializing a struct of strings cannot fail.
         let body = serde_json::to_vec(&body).unwrap_or_default();
         let kind = HeaderValue::from_static("application/problem+json");
-        let mut answer = (self.status, [(CONTENT_TYPE, kind)], body).into_response();
+        let mut response = (self.status, [(CONTENT_TYPE, kind)], body).into_response();
         if self.status == StatusCode::UNAUTHORIZED {
             let bearer = HeaderValue::from_static("Bearer");
-            answer.headers_mut().insert(WWW_AUTHENTICATE, bearer);
+            response.headers_mut().insert(WWW_AUTHENTICATE, bearer);
         }
         if let Some(seconds) = self.retry_after_seconds {
-            answer.headers_mut().insert(RETRY_AFTER, seconds.into());
+            response.headers_mut().insert(RETRY_AFTER, seconds.into());
         }
-        answer
+        response.extensions_mut().insert(self.clone());
+        response
     }
 }
 
@@ -309,14 +305,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_code_has_its_page() {
+    fn every_code_has_a_page_in_docs_errors() {
         let unavailable = Error::Corrupt { reason: "".into() };
         let problems = [
-            Problem::query(String::new()),
-            Problem::decision(""),
-            Problem::media_type(),
-            Problem::not_found(),
-            Problem::no_dead_event(),
+            Problem::invalid_query(String::new()),
+            Problem::invalid_decision(""),
+            Problem::not_json(),
+            Problem::record_not_found(),
+            Problem::dead_event_not_found(),
             Problem::conflict(Status::Completed, ""),
             Problem::internal(""),
             Problem::unauthenticated(),
@@ -324,10 +320,10 @@ mod tests {
             Problem::not_local(""),
             Problem::not_an_operator(),
             Problem::cross_site(""),
-            Problem::nothing_here(),
-            Problem::method(),
-            Problem::too_large(1),
-            Problem::incomplete(),
+            Problem::path_not_found(),
+            Problem::method_not_allowed(),
+            Problem::body_too_large(1),
+            Problem::body_incomplete(),
             Problem::from(unavailable),
         ];
         let codes: BTreeSet<_> = problems

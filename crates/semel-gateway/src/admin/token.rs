@@ -1,4 +1,4 @@
-//! The secret of operators, and that of viewers.
+//! The admin tokens: one for operators, one for viewers.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,11 +6,11 @@ use std::str::FromStr;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-/// A token with fewer characters is warned about: a machine that guesses thousands a second for a
-/// year comes nowhere near 16 random ones.
+/// A token with fewer characters causes a warning at start. Guessing 16 random characters takes
+/// far longer than a year at thousands of guesses per second.
 const SHORT: usize = 16;
 
-/// A token of the admin listener, kept as its hash.
+/// An admin token, stored as its hash.
 #[derive(Clone)]
 pub struct Token {
     hash: [u8; 32],
@@ -20,17 +20,17 @@ pub struct Token {
 impl FromStr for Token {
     type Err = &'static str;
 
-    /// Takes a token as it was configured; blanks and line ends around it do not count. The
-    /// error never has the token in it.
+    /// Parses a configured token; whitespace around it is ignored. The error never contains the
+    /// token.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let text = text.trim();
         if text.is_empty() {
-            return Err("the admin token is empty; give it a value, or leave it out");
+            return Err("the admin token is empty; set a value, or remove the setting");
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(
                 "the admin token has characters that a header cannot carry; \
-                        use visible ASCII without blanks",
+                        use visible ASCII without spaces",
             );
         }
         Ok(Self {
@@ -41,14 +41,14 @@ impl FromStr for Token {
 }
 
 impl Token {
-    /// Whether it is this one. The time it takes tells nothing of either: hashes are compared,
-    /// so not even the length shows.
+    /// Whether `presented` is this token. Compares hashes in constant time, so the timing reveals
+    /// neither content nor length.
     pub fn is(&self, presented: &str) -> bool {
         let presented: [u8; 32] = Sha256::digest(presented).into();
         self.hash.ct_eq(&presented).into()
     }
 
-    /// Whether it has so few characters that it might be guessed.
+    /// Whether the token is short enough to be guessed.
     pub(super) fn is_short(&self) -> bool {
         self.short
     }

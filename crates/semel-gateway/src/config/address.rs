@@ -1,4 +1,4 @@
-//! Where the gateway listens, where it sends requests, and where it remembers.
+//! Addresses: of the listeners, the upstream, the store and the cache.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -8,22 +8,22 @@ use std::str::FromStr;
 use http::Uri;
 use http::uri::{Authority, Scheme};
 
-/// The address of a listener. Port 0 is any free one.
+/// The address of a listener. Port 0 means any free port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listen(SocketAddr);
 
 impl Listen {
-    /// An address that is known to be one.
+    /// Wraps an address.
     pub const fn new(address: SocketAddr) -> Self {
         Self(address)
     }
 
-    /// To bind to.
+    /// The address to bind to.
     pub const fn address(self) -> SocketAddr {
         self.0
     }
 
-    /// Whether only this machine can connect.
+    /// Whether only this machine can connect to it.
     pub fn is_loopback(self) -> bool {
         self.0.ip().to_canonical().is_loopback()
     }
@@ -35,8 +35,8 @@ impl FromStr for Listen {
     fn from_str(text: &str) -> Result<Self, String> {
         text.parse().map(Self).map_err(|_| {
             format!(
-                "{text:?} is no address to listen on; write an IP address and a port, \
-                 such as \"127.0.0.1:8080\", \"0.0.0.0:8080\" or \"[::1]:8080\""
+                "invalid listen address {text:?}: write an IP address and a port, \
+                 for example \"127.0.0.1:8080\", \"0.0.0.0:8080\" or \"[::1]:8080\""
             )
         })
     }
@@ -61,23 +61,23 @@ impl Upstream {
         &self.scheme
     }
 
-    /// Host and port, as they were written.
+    /// Host and port, as configured.
     pub fn authority(&self) -> &Authority {
         &self.authority
     }
 
-    /// Whether it is spoken to by TLS.
+    /// Whether it uses TLS.
     pub fn is_secure(&self) -> bool {
         self.scheme == Scheme::HTTPS
     }
 
-    /// To connect to; an IPv6 address is without its brackets.
+    /// The host to connect to; an IPv6 address is without brackets.
     pub fn host(&self) -> &str {
         let host = self.authority.host();
         host.trim_start_matches('[').trim_end_matches(']')
     }
 
-    /// To connect to.
+    /// The port to connect to.
     pub fn port(&self) -> u16 {
         let default = if self.is_secure() { 443 } else { 80 };
         self.authority.port_u16().unwrap_or(default)
@@ -88,34 +88,32 @@ impl FromStr for Upstream {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refused = |problem: &str| {
-            format!("{text:?} is no upstream: {problem}; write \"http://127.0.0.1:3000\"")
+        let invalid = |problem: &str| {
+            format!("invalid upstream {text:?}: {problem}; write \"http://127.0.0.1:3000\"")
         };
-        // `Uri` drops a fragment without a word.
+        // `Uri` silently drops a fragment.
         if text.contains('#') {
-            return Err(refused("it has a fragment"));
+            return Err(invalid("it has a fragment"));
         }
-        let uri: Uri = text.parse().map_err(|_| refused("it is no URL"))?;
+        let uri: Uri = text.parse().map_err(|_| invalid("it is not a URL"))?;
         let scheme = match uri.scheme() {
             Some(scheme) if *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS => scheme.clone(),
-            Some(_) => return Err(refused("the scheme is neither http nor https")),
-            None => return Err(refused("it has no scheme")),
+            Some(_) => return Err(invalid("the scheme must be http or https")),
+            None => return Err(invalid("it has no scheme")),
         };
-        let authority = uri.authority().ok_or_else(|| refused("it has no host"))?;
+        let authority = uri.authority().ok_or_else(|| invalid("it has no host"))?;
         if authority.as_str().contains('@') {
-            return Err(refused("it has a user name, which would not be sent"));
+            return Err(invalid("remove the user name: it would not be sent"));
         }
         if authority.host().is_empty() {
-            return Err(refused("it has no host"));
+            return Err(invalid("it has no host"));
         }
         let rest = authority.as_str().strip_prefix(authority.host());
         if !matches!((rest, authority.port_u16()), (Some(""), _) | (_, Some(1..))) {
-            return Err(refused("the port is not from 1 to 65535"));
+            return Err(invalid("the port must be from 1 to 65535"));
         }
         if uri.path() != "/" || uri.query().is_some() {
-            return Err(refused(
-                "a request keeps its own path, so leave out the path here",
-            ));
+            return Err(invalid("remove the path: requests keep their own path"));
         }
         Ok(Self {
             scheme,
@@ -130,34 +128,34 @@ impl fmt::Display for Upstream {
     }
 }
 
-/// Where the records are.
+/// Where records are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StoreUrl {
-    /// In this process, and gone with it.
+    /// In memory; lost when the process ends.
     Memory,
-    /// In this file.
+    /// In a SQLite file.
     Sqlite(PathBuf),
-    /// In this PostgreSQL database.
-    Postgres(Secret),
+    /// In a PostgreSQL database.
+    Postgres(SecretUrl),
 }
 
-/// An address that may hold a password: it is shown without.
+/// A URL that may contain a password. `Display` and `Debug` leave the password out.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret(Box<str>);
+pub struct SecretUrl(Box<str>);
 
-impl Secret {
+impl SecretUrl {
     pub(super) fn new(address: &str) -> Self {
         Self(address.into())
     }
 
-    /// All of it, for whoever connects.
+    /// The complete URL, to connect with.
     pub fn expose(&self) -> &str {
         &self.0
     }
 }
 
-/// Scheme, user and host; not the password, and not the query, which may hold one, too.
-impl fmt::Display for Secret {
+/// Shows scheme, user and host; neither the password nor the query, which may contain one.
+impl fmt::Display for SecretUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let address = self.0.split(['?', '#']).next().unwrap_or_default();
         let Some((scheme, rest)) = address.split_once("://") else {
@@ -173,23 +171,25 @@ impl fmt::Display for Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SecretUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }
 }
 
-/// Where answers are kept beside the store.
+/// The URL of the Redis cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CacheUrl(pub Secret);
+pub struct CacheUrl(pub SecretUrl);
 
 impl FromStr for CacheUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once("://") {
-            Some(("redis" | "rediss", rest)) if !rest.is_empty() => Ok(Self(Secret(text.into()))),
-            _ => Err("no address of a cache; write \"redis://127.0.0.1:6379\"".to_owned()),
+            Some(("redis" | "rediss", rest)) if !rest.is_empty() => {
+                Ok(Self(SecretUrl(text.into())))
+            }
+            _ => Err("invalid cache URL: write \"redis://127.0.0.1:6379\"".to_owned()),
         }
     }
 }
@@ -201,28 +201,30 @@ impl FromStr for StoreUrl {
         let advice = "write \"sqlite:semel.db\" or \"postgres://user@host/database\"";
         let (scheme, rest) = text
             .split_once(':')
-            .ok_or_else(|| format!("{text:?} is no store: it has no scheme; {advice}"))?;
+            .ok_or_else(|| format!("invalid store {text:?}: it has no scheme; {advice}"))?;
         match scheme {
             "memory" if rest.is_empty() => Ok(Self::Memory),
-            "memory" => Err("`memory:` has nothing after the colon".to_owned()),
+            "memory" => Err("invalid store: remove what follows `memory:`".to_owned()),
             "sqlite" if rest.is_empty() => Err(format!("`sqlite:` has no path; {advice}")),
-            // SQLite would take these for names of its own, and forget the records.
+            // SQLite treats these as special names, for example of databases in memory.
             "sqlite" if rest.contains('\0') || rest.starts_with(':') => {
-                Err(format!("{rest:?} is no path of a file; {advice}"))
+                Err(format!("invalid SQLite path {rest:?}; {advice}"))
             }
             "sqlite" => Ok(Self::Sqlite(PathBuf::from(path(rest)))),
             "postgres" | "postgresql"
                 if rest.strip_prefix("//").is_some_and(|at| !at.is_empty()) =>
             {
-                Ok(Self::Postgres(Secret(text.into())))
+                Ok(Self::Postgres(SecretUrl(text.into())))
             }
-            "postgres" | "postgresql" => Err(format!("`{scheme}:` names no database; {advice}")),
-            _ => Err(format!("there is no store `{scheme}:`; {advice}")),
+            "postgres" | "postgresql" => {
+                Err(format!("`{scheme}:` has no host and database; {advice}"))
+            }
+            _ => Err(format!("unknown store `{scheme}:`; {advice}")),
         }
     }
 }
 
-/// `sqlite:///var/lib/semel.db` is written by many who know URLs from elsewhere.
+/// Also accepts the URL form `sqlite:///var/lib/semel.db`.
 fn path(rest: &str) -> &str {
     rest.strip_prefix("//")
         .filter(|path| path.starts_with('/'))
@@ -230,7 +232,7 @@ fn path(rest: &str) -> &str {
 }
 
 impl StoreUrl {
-    /// The file, if there is one.
+    /// The SQLite file, if this is one.
     pub fn path(&self) -> Option<&Path> {
         match self {
             Self::Memory | Self::Postgres(_) => None,
@@ -311,7 +313,7 @@ mod tests {
         }
         for text in ["postgres:", "postgres://", "postgres:host/d"] {
             let message = text.parse::<StoreUrl>().unwrap_err();
-            assert!(message.contains("names no database"), "{message}");
+            assert!(message.contains("no host and database"), "{message}");
         }
     }
 

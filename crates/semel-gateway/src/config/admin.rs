@@ -1,4 +1,4 @@
-//! `[admin]`: the listener for operators.
+//! `[admin]`: the admin listener.
 
 use std::str::FromStr;
 
@@ -6,24 +6,24 @@ use toml::Spanned;
 
 use super::problem::Origin;
 use super::table::Table;
-use super::{Listen, Pick, loopback, read_file};
+use super::{Listen, Settings, loopback, read_file};
 use crate::admin::{Access, Token};
 
-/// The listener for operators.
+/// The admin listener.
 #[derive(Clone, Debug)]
 pub struct AdminConfig {
-    /// Its address; on this machine unless there is a token.
+    /// Its address; a loopback address unless there is a token.
     pub listen: Listen,
-    /// What operators present.
+    /// The token of operators.
     pub token: Option<Token>,
-    /// What viewers present; only where operators present one, and never the same.
+    /// The token of viewers; requires, and differs from, the token of operators.
     pub viewer_token: Option<Token>,
-    /// Whether browsers are to send the session's cookie by TLS only.
+    /// Whether the session cookie has the `Secure` attribute.
     pub secure_cookie: bool,
 }
 
 impl AdminConfig {
-    /// Who may come in.
+    /// How requests are authenticated.
     pub fn access(&self) -> Access {
         match &self.token {
             None => Access::Loopback,
@@ -36,14 +36,14 @@ impl AdminConfig {
     }
 }
 
-/// What the file says of it.
+/// `[admin]` of the file, before flags and variables override it.
 #[derive(Default)]
 pub(super) struct AdminDocument {
     listen: Option<Spanned<Listen>>,
     token: Option<Spanned<Token>>,
     viewer_token: Option<Spanned<Token>>,
     secure_cookie: Option<Spanned<bool>>,
-    /// Whether there is a key for the token at all, right or wrong.
+    /// Whether `token_file` is present, even if the file is invalid.
     token_given: bool,
 }
 
@@ -70,40 +70,41 @@ pub(super) fn read(table: Option<Table<'_>>) -> AdminDocument {
 pub(super) fn merge(
     document: AdminDocument,
     listen: Option<Listen>,
-    pick: &Pick<'_>,
+    settings: &Settings<'_>,
 ) -> AdminConfig {
-    let problems = pick.problems;
-    let listen = pick.of(
+    let problems = settings.problems;
+    let listen = settings.resolve(
         listen,
         "--admin-listen",
         "SEMEL_ADMIN_LISTEN",
         document.listen,
     );
-    let token = pick.of(None, "", "SEMEL_ADMIN_TOKEN", document.token);
-    let viewer = pick.of(None, "", "SEMEL_VIEWER_TOKEN", document.viewer_token);
-    // One that is there and wrong was reported, and is not missing.
-    let tokenless = token.is_none() && !document.token_given && !pick.is_set("SEMEL_ADMIN_TOKEN");
+    let token = settings.resolve(None, "", "SEMEL_ADMIN_TOKEN", document.token);
+    let viewer = settings.resolve(None, "", "SEMEL_VIEWER_TOKEN", document.viewer_token);
+    // An invalid token was already reported; it is not missing.
+    let tokenless =
+        token.is_none() && !document.token_given && !settings.is_set("SEMEL_ADMIN_TOKEN");
 
     let (listen, listen_from) = listen.unwrap_or_else(|| (loopback(8081), Origin::Default));
     if !listen.is_loopback() && token.is_none() {
-        problems.from(
+        problems.report(
             listen_from,
             format!(
-                "{listen} can be reached from other machines, and there is no admin token; set \
+                "{listen} is reachable from other machines and has no admin token: set \
                  SEMEL_ADMIN_TOKEN or `[admin] token_file`, or listen on 127.0.0.1"
             ),
         );
     }
     match (&token, &viewer) {
-        (Some((token, _)), Some((viewer, from))) if token == viewer => problems.from(
+        (Some((token, _)), Some((viewer, from))) if token == viewer => problems.report(
             from.clone(),
-            "the token of viewers is that of operators, so that viewers could decide; give them \
-             another",
+            "viewers and operators have the same token, so viewers could act as operators: use \
+             different tokens",
         ),
-        (None, Some((_, from))) if tokenless => problems.from(
+        (None, Some((_, from))) if tokenless => problems.report(
             from.clone(),
-            "viewers have a token and operators have none; set SEMEL_ADMIN_TOKEN or `[admin] \
-             token_file`, too",
+            "viewers have a token but operators have none: set SEMEL_ADMIN_TOKEN or `[admin] \
+             token_file` as well",
         ),
         (_, _) => {}
     }
@@ -112,8 +113,8 @@ pub(super) fn merge(
     {
         problems.at(
             secure.span(),
-            "there is no cookie without an admin token; set SEMEL_ADMIN_TOKEN or `[admin] \
-             token_file`, or leave `secure_cookie` out",
+            "`secure_cookie` has no effect without an admin token: set SEMEL_ADMIN_TOKEN or `[admin] \
+             token_file`, or remove it",
         );
     }
     AdminConfig {

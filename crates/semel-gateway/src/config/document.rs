@@ -1,4 +1,4 @@
-//! The file, from top to bottom.
+//! Reads the configuration file.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -17,27 +17,27 @@ use zeroize::Zeroizing;
 use super::admin::{self, AdminDocument};
 use super::problem::Problems;
 use super::table::Table;
-use super::telemetry::Telemetry;
+use super::telemetry::TelemetryDocument;
 use super::{
     CacheUrl, DialectName, Environment, Limits, Listen, OutboxConfig, PolicyConfig, RouteConfig,
     StoreUrl, TenantFrom, TlsConfig, Upstream, WebhookConfig, header_name, outbox, policy,
     read_file, reconcile, route, tenant, webhook,
 };
 
-/// The size of the replay cache, unless it is told: some ten thousand small answers.
-const REPLAY_CACHE: u64 = 64 << 20;
+/// Default size of the replay cache: some ten thousand small responses.
+const DEFAULT_REPLAY_CACHE: u64 = 64 << 20;
 
-/// The largest replay cache: beyond it, memory is better given to the store's own cache.
+/// Maximum size of the replay cache: more memory is better spent on the store's own cache.
 const MAX_REPLAY_CACHE: u64 = 64 << 30;
 
-/// The most connections that can be asked for: more than the ports of one address.
+/// Maximum of `max_connections`: more than the ports of one address.
 const MAX_CONNECTIONS: usize = 1_000_000;
 
-/// What the file says. What flags and variables can say, too, is still open.
+/// The settings of the file. Those that flags and variables can override are still optional.
 pub(super) struct Document {
     pub(super) listen: Option<Spanned<Listen>>,
     pub(super) upstream: Option<Spanned<Upstream>>,
-    /// Whether it is there at all, right or wrong.
+    /// Whether `upstream` is present, even if it is invalid.
     pub(super) upstream_given: bool,
     pub(super) store: Option<Spanned<StoreUrl>>,
     pub(super) cache: Option<Spanned<CacheUrl>>,
@@ -55,12 +55,11 @@ pub(super) struct Document {
     pub(super) routes: Vec<RouteConfig>,
     pub(super) webhooks: Vec<WebhookConfig>,
     pub(super) outbox: Option<Spanned<OutboxConfig>>,
-    pub(super) telemetry: Telemetry,
+    pub(super) telemetry: TelemetryDocument,
 }
 
 impl Document {
-    /// Nothing where it is not TOML; then the rest would be guessing. `dialect` is what flags
-    /// and variables say of it.
+    /// `None` if the text is not TOML. `dialect` is set if a flag or variable chose one.
     pub(super) fn read(
         problems: &Problems,
         environment: &Environment,
@@ -68,8 +67,8 @@ impl Document {
     ) -> Option<Self> {
         let (root, errors) = DeTable::parse_recoverable(problems.text());
         for error in &errors {
-            let span = on_characters(problems.text(), error.span().unwrap_or(0..0));
-            problems.at(span, format!("not TOML: {}", error.message()));
+            let span = to_char_boundaries(problems.text(), error.span().unwrap_or(0..0));
+            problems.at(span, format!("invalid TOML: {}", error.message()));
         }
         if !errors.is_empty() {
             return None;
@@ -95,26 +94,26 @@ impl Document {
         };
         let (policy, drain) = policy::read(top.table("policy", "[policy]"));
         let limits = top.table("limits", "[limits]").map(read_limits);
-        let common = route::Common {
+        let context = route::RouteContext {
             policy: &policy,
             key_header: &header,
-            reconcile: reconcile::Around {
+            reconcile: reconcile::ReconcileContext {
                 environment,
                 one_tenant: one_tenant.is_some(),
             },
         };
-        let routes = route::read(top.tables("route", "[[route]]"), &common);
-        let around = webhook::Around {
+        let routes = route::read(top.tables("route", "[[route]]"), &context);
+        let context = webhook::WebhookContext {
             environment,
             routes: &routes,
             one_tenant,
         };
-        let webhooks = webhook::read(top.tables("webhook", "[[webhook]]"), &around);
+        let webhooks = webhook::read(top.tables("webhook", "[[webhook]]"), &context);
         let outbox = top.table("outbox", "[outbox]").and_then(|table| {
             let span = table.span();
             outbox::read(table, environment).map(|outbox| Spanned::new(span, outbox))
         });
-        let telemetry = Telemetry::read(top.table("telemetry", "[telemetry]"));
+        let telemetry = TelemetryDocument::read(top.table("telemetry", "[telemetry]"));
         top.finish();
         Some(Self {
             listen,
@@ -125,7 +124,7 @@ impl Document {
             dialect,
             header,
             replayed_header,
-            replay_cache: replay_cache.map_or(REPLAY_CACHE, Spanned::into_inner),
+            replay_cache: replay_cache.map_or(DEFAULT_REPLAY_CACHE, Spanned::into_inner),
             admin,
             encryption,
             tls,
@@ -141,17 +140,18 @@ impl Document {
     }
 }
 
-fn read_dialect(top: &mut Table<'_>, elsewhere: Option<DialectName>) -> Dialect {
-    let here = top.parsed("dialect", DialectName::from_str);
+fn read_dialect(top: &mut Table<'_>, overriding: Option<DialectName>) -> Dialect {
+    let in_file = top.parsed("dialect", DialectName::from_str);
     let lenient = top.boolean("lenient");
-    let here = here.map(Spanned::into_inner);
-    if let (Some(DialectName::Stripe), Some(lenient)) = (here, &lenient) {
+    let in_file = in_file.map(Spanned::into_inner);
+    if let (Some(DialectName::Stripe), Some(lenient)) = (in_file, &lenient) {
         top.problems.at(
             lenient.span(),
-            "`lenient` is for `dialect = \"ietf\"`; in that of Stripe quotes are part of the key",
+            "`lenient` applies to `dialect = \"ietf\"` only: in the Stripe dialect, quotes are part of \
+             the key",
         );
     }
-    match elsewhere.or(here) {
+    match overriding.or(in_file) {
         Some(DialectName::Stripe) => Dialect::Stripe,
         Some(DialectName::Ietf) | None => Dialect::Ietf {
             lenient: lenient.is_none_or(Spanned::into_inner),
@@ -160,8 +160,8 @@ fn read_dialect(top: &mut Table<'_>, elsewhere: Option<DialectName>) -> Dialect 
 }
 
 fn read_headers(top: &mut Table<'_>) -> (HeaderName, HeaderName) {
-    /// A key in one of these would be taken apart, changed or shown by somebody in between.
-    const TAKEN: [&str; 10] = [
+    /// Proxies or HTTP libraries would split, change or log a key in one of these.
+    const RESERVED: [&str; 10] = [
         "authorization",
         "connection",
         "content-length",
@@ -173,15 +173,15 @@ fn read_headers(top: &mut Table<'_>) -> (HeaderName, HeaderName) {
         "transfer-encoding",
         "upgrade",
     ];
-    let own = |text: &str| {
+    let custom_header = |text: &str| {
         let name = header_name(text)?;
-        if TAKEN.contains(&name.as_str()) || name.as_str().starts_with("semel-") {
-            return Err(format!("header {text:?} has another meaning already"));
+        if RESERVED.contains(&name.as_str()) || name.as_str().starts_with("semel-") {
+            return Err(format!("header {text:?} is reserved: choose another name"));
         }
         Ok(name)
     };
-    let header = top.parsed("header", own);
-    let replayed = top.parsed("replayed_header", own);
+    let header = top.parsed("header", custom_header);
+    let replayed = top.parsed("replayed_header", custom_header);
     let span = replayed
         .as_ref()
         .or(header.as_ref())
@@ -196,7 +196,7 @@ fn read_headers(top: &mut Table<'_>) -> (HeaderName, HeaderName) {
         Spanned::into_inner,
     );
     if header == replayed {
-        let message = "`header` and `replayed_header` are the same; the key is echoed in answers";
+        let message = "`header` and `replayed_header` must differ: responses contain both";
         top.problems.at(span, message);
     }
     (header, replayed)
@@ -206,7 +206,7 @@ fn read_encryption(mut table: Table<'_>) -> Option<Spanned<Keyring>> {
     if table.key_span("key_file").is_none() {
         table.problems.at(
             table.span(),
-            "[encryption] needs `key_file`; without a file, give the keys by SEMEL_ENCRYPTION_KEYS",
+            "[encryption] has no `key_file`: add it, or set SEMEL_ENCRYPTION_KEYS instead of this table",
         );
     }
     let keys = table.parsed("key_file", |path| {
@@ -220,24 +220,28 @@ fn read_encryption(mut table: Table<'_>) -> Option<Spanned<Keyring>> {
 
 fn read_tls(mut table: Table<'_>) -> Option<TlsConfig> {
     let certificate = table.parsed("certificate", |path| {
-        let mut chain = CertificateDer::pem_file_iter(path).map_err(|error| pem(path, &error))?;
+        let mut chain =
+            CertificateDer::pem_file_iter(path).map_err(|error| pem_error(path, &error))?;
         match chain.next() {
-            None => Err(format!("{path} has no certificate in PEM")),
+            None => Err(format!("{path} contains no PEM certificate")),
             Some(first) => std::iter::once(first)
                 .chain(chain)
                 .find_map(Result::err)
-                .map_or_else(|| Ok(PathBuf::from(path)), |error| Err(pem(path, &error))),
+                .map_or_else(
+                    || Ok(PathBuf::from(path)),
+                    |error| Err(pem_error(path, &error)),
+                ),
         }
     });
     let key = table.parsed("key", |path| {
         PrivateKeyDer::from_pem_file(Path::new(path))
             .map(|_| PathBuf::from(path))
-            .map_err(|error| pem(path, &error))
+            .map_err(|error| pem_error(path, &error))
     });
     for (missing, other) in [("certificate", "key"), ("key", "certificate")] {
         if table.key_span(missing).is_none() {
             let span = table.key_span(other).unwrap_or_else(|| table.span());
-            let message = format!("`[tls]` needs a `{missing}`, too");
+            let message = format!("[tls] needs a `{missing}` as well");
             table.problems.at(span, message);
         }
     }
@@ -248,29 +252,29 @@ fn read_tls(mut table: Table<'_>) -> Option<TlsConfig> {
     })
 }
 
-fn pem(path: &str, error: &rustls_pki_types::pem::Error) -> String {
+fn pem_error(path: &str, error: &rustls_pki_types::pem::Error) -> String {
     format!("cannot read {path}: {error}")
 }
 
 fn read_limits(mut table: Table<'_>) -> Limits {
     let mut limits = Limits::default();
-    if let Some(most) = table.integer("max_connections", 1..=MAX_CONNECTIONS) {
-        limits.max_connections = most.into_inner();
+    if let Some(max) = table.integer("max_connections", 1..=MAX_CONNECTIONS) {
+        limits.max_connections = max.into_inner();
     }
     for (key, timeout) in [
         ("header_timeout", &mut limits.header_timeout),
         ("idle_timeout", &mut limits.idle_timeout),
         ("body_idle_timeout", &mut limits.body_idle_timeout),
     ] {
-        if let Some(said) = table.some_time(key) {
-            *timeout = said.into_inner();
+        if let Some(duration) = table.nonzero_duration(key) {
+            *timeout = duration.into_inner();
         }
     }
     table.finish();
     limits
 }
 
-/// The parser counts bytes, and may point into a character.
-fn on_characters(text: &str, span: Range<usize>) -> Range<usize> {
+/// Widens a span to character boundaries: the TOML parser may point into a character.
+fn to_char_boundaries(text: &str, span: Range<usize>) -> Range<usize> {
     text.floor_char_boundary(span.start)..text.ceil_char_boundary(span.end)
 }

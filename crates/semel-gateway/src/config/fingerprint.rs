@@ -9,49 +9,51 @@ use toml::Spanned;
 use toml::de::DeValue;
 
 use super::problem::Problems;
-use super::table::{Table, kind};
+use super::table::{Table, type_name};
 
-/// What tells where a request comes from, and nothing of what it means.
-const TRACES: [&str; 3] = ["traceparent", "tracestate", "baggage"];
+/// Tracing headers: they differ on every attempt.
+const TRACE_HEADERS: [&str; 3] = ["traceparent", "tracestate", "baggage"];
 
-/// Reads the rules. `key_header` is the header of the key, which cannot be one of them.
+/// Reads the rules. `key_header` is the name of the key header, which cannot be in `headers`.
 pub(super) fn read(mut table: Table<'_>, key_header: &HeaderName) -> Options {
     let problems = table.problems;
-    let own = |text: &str| Ok::<_, String>(text.to_owned());
     let headers = table.list("headers", |name| {
         if key_header.as_str().eq_ignore_ascii_case(name) {
             return Err(format!(
                 "header {name:?}: the key is never part of a fingerprint"
             ));
         }
-        if TRACES.iter().any(|trace| trace.eq_ignore_ascii_case(name)) {
+        if TRACE_HEADERS
+            .iter()
+            .any(|trace| trace.eq_ignore_ascii_case(name))
+        {
             return Err(format!(
-                "header {name:?}: it is another on every retry, and no retry would be one"
+                "header {name:?} differs on every retry, so no retry would match"
             ));
         }
-        one(&Options {
+        check_rule(&Options {
             headers: vec![name.to_owned()],
             ..Options::default()
         })?;
         Ok(name.to_owned())
     });
     let ignore = table.list("ignore", |pointer| {
-        one(&Options {
+        check_rule(&Options {
             ignore: vec![pointer.to_owned()],
             ..Options::default()
         })?;
-        own(pointer)
+        Ok::<_, String>(pointer.to_owned())
     });
     let decimals = table.list("decimals", |pointer| {
-        one(&Options {
+        check_rule(&Options {
             decimals: vec![pointer.to_owned()],
             ..Options::default()
         })?;
-        own(pointer)
+        Ok::<_, String>(pointer.to_owned())
     });
     let defaults = table
         .table("defaults", "`defaults`")
-        .map(|defaults| defaults_of(&defaults))
+        .map(|defaults| read_defaults(&defaults))
         .unwrap_or_default();
     let span = table.span();
     table.finish();
@@ -68,36 +70,41 @@ pub(super) fn read(mut table: Table<'_>, key_header: &HeaderName) -> Options {
         decimals: decimals.into_iter().map(Spanned::into_inner).collect(),
     };
     if let Err(error) = Rules::new(&options) {
-        together(&error, &spans, span, problems);
+        report_conflict(&error, &spans, span, problems);
     }
     options
 }
 
-/// Each rule is fine by itself, so what is left is wrong between them.
-fn together(error: &Error, spans: &[Spanned<String>], table: Range<usize>, problems: &Problems) {
+/// Each rule is valid by itself, so the error is a conflict between two of them.
+fn report_conflict(
+    error: &Error,
+    spans: &[Spanned<String>],
+    table: Range<usize>,
+    problems: &Problems,
+) {
     let named = |span: &&Spanned<String>| {
-        // Any other error has no place of its own among options that are fine by themselves.
+        // Other errors cannot occur here.
         matches!(error, Error::Overlap { one, other } if [one, other].contains(&span.get_ref()))
     };
-    let mut places: Vec<_> = spans.iter().filter(named).map(Spanned::span).collect();
-    places.sort_by_key(|span| span.start);
-    let mut places = places.into_iter();
-    let (first, second) = (places.next(), places.next());
+    let mut conflicting: Vec<_> = spans.iter().filter(named).map(Spanned::span).collect();
+    conflicting.sort_by_key(|span| span.start);
+    let mut conflicting = conflicting.into_iter();
+    let (first, second) = (conflicting.next(), conflicting.next());
     let at = second.clone().or(first.clone()).unwrap_or(table);
     let problem = problems.problem(super::Origin::File(at), error.to_string());
     problems.add(match (first, second) {
-        (Some(first), Some(_)) => problem.also(first, "and this"),
+        (Some(first), Some(_)) => problem.with_related(first, "conflicts with this"),
         _ => problem,
     });
 }
 
-fn one(options: &Options) -> Result<(), String> {
+fn check_rule(options: &Options) -> Result<(), String> {
     Rules::new(options)
         .map(|_| ())
         .map_err(|error| error.to_string())
 }
 
-fn defaults_of(table: &Table<'_>) -> Vec<(Spanned<String>, String)> {
+fn read_defaults(table: &Table<'_>) -> Vec<(Spanned<String>, String)> {
     let mut defaults = Vec::new();
     for (pointer, value) in table.entries() {
         let json = match json(value.get_ref()) {
@@ -109,7 +116,7 @@ fn defaults_of(table: &Table<'_>) -> Vec<(Spanned<String>, String)> {
         };
         let name = (*pointer.get_ref()).to_owned();
         let entry = (name.clone(), json.clone());
-        match one(&Options {
+        match check_rule(&Options {
             defaults: vec![entry],
             ..Options::default()
         }) {
@@ -133,7 +140,7 @@ fn json(value: &DeValue<'_>) -> Result<Value, String> {
             .ok()
             .and_then(serde_json::Number::from_f64)
             .map(Value::Number)
-            .ok_or_else(|| "JSON has no such number".to_owned()),
+            .ok_or_else(|| "JSON cannot represent this number".to_owned()),
         DeValue::Array(array) => array.iter().map(|item| json(item.get_ref())).collect(),
         DeValue::Table(table) => table
             .iter()
@@ -142,7 +149,7 @@ fn json(value: &DeValue<'_>) -> Result<Value, String> {
             .map(Value::Object),
         DeValue::Datetime(_) => Err(format!(
             "JSON has no type for {}; write it as a string",
-            kind(value)
+            type_name(value)
         )),
     }
 }

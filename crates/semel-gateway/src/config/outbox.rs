@@ -1,103 +1,102 @@
-//! `[outbox]`: where the events go that an application writes.
+//! `[outbox]`: where the application's events are published.
 
 use std::fmt;
 
-use semel_worker::webhook::{MAX_SECRETS, Scheme};
+use semel_worker::webhook::Scheme;
 use toml::Spanned;
 
 use super::table::Table;
-use super::{Environment, Secret, webhook};
+use super::{Environment, SecretUrl, secrets};
 
-/// How often a broker may refuse an event before it waits for a person, unless it is told.
-const MAX_TRIES: usize = 20;
+/// Default of `max_tries`.
+const DEFAULT_MAX_TRIES: usize = 20;
 
-/// The most tries that can be asked for.
-const MOST_TRIES: usize = 1000;
+/// Maximum of `max_tries`.
+const MAX_MAX_TRIES: usize = 1000;
 
-/// The most events on their way at once that can be asked for.
-const MOST_IN_FLIGHT: usize = 4096;
+/// Maximum of `in_flight`.
+const MAX_IN_FLIGHT: usize = 4096;
 
-/// How many events are on their way to a broker at once, unless it is told. It confirms them by
-/// the hundred as fast as one by one.
-const IN_FLIGHT: usize = 256;
+/// Default of `in_flight` for brokers, which confirm hundreds of events as fast as one.
+const DEFAULT_IN_FLIGHT: usize = 256;
 
-/// The same for a receiver over HTTP: each takes a connection.
-const IN_FLIGHT_HTTP: usize = 32;
+/// Default of `in_flight` for HTTP: each event takes a connection.
+const DEFAULT_IN_FLIGHT_HTTP: usize = 32;
 
-/// Where events go, and how hard it is tried.
+/// The destination of events, and the limits of publishing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboxConfig {
-    /// Where to.
+    /// The destination.
     pub to: Destination,
-    /// How often one may be refused before it waits for a person.
+    /// How often the destination may refuse an event before it is dead-lettered.
     pub max_tries: u32,
-    /// How many may be on their way at once.
+    /// How many events may wait for a confirmation at once.
     pub in_flight: usize,
 }
 
-/// Who takes the events.
+/// Where events are published.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// A stream of NATS `JetStream`.
+    /// A NATS `JetStream` stream.
     Nats {
         /// The server.
-        url: Secret,
-        /// The subject of an event, with places for its names.
+        url: SecretUrl,
+        /// The subject template of an event.
         subject: Option<Box<str>>,
-        /// The stream that is created where there is none.
+        /// The stream to create if it does not exist.
         stream: Option<Box<str>>,
     },
-    /// An exchange of `RabbitMQ`.
+    /// A `RabbitMQ` exchange.
     RabbitMq {
         /// The server.
-        url: Secret,
+        url: SecretUrl,
         /// The exchange.
         exchange: Box<str>,
-        /// The routing key of an event, with places for its names.
+        /// The routing key template of an event.
         routing_key: Option<Box<str>>,
     },
     /// A receiver of Standard Webhooks.
     Http {
         /// Its address.
-        url: Secret,
-        /// What is signed with; the first is the newest.
-        secrets: Vec<Hidden>,
+        url: SecretUrl,
+        /// Signing secrets; the first is the newest.
+        secrets: Vec<SigningSecret>,
     },
 }
 
-/// A secret that is never shown.
+/// A secret that `Debug` does not show.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Hidden(Box<str>);
+pub struct SigningSecret(Box<str>);
 
-impl Hidden {
-    /// The secret, for whoever signs.
+impl SigningSecret {
+    /// The secret, to sign with.
     pub fn expose(&self) -> &str {
         &self.0
     }
 }
 
-impl fmt::Debug for Hidden {
+impl fmt::Debug for SigningSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("…")
     }
 }
 
-/// Which broker an address is of.
+/// The kind of destination.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum DestinationKind {
     Nats,
     RabbitMq,
     Http,
 }
 
-/// Keys that belong to one kind of broker.
-const OWN: [(&str, Kind); 6] = [
-    ("subject", Kind::Nats),
-    ("stream", Kind::Nats),
-    ("exchange", Kind::RabbitMq),
-    ("routing_key", Kind::RabbitMq),
-    ("secret_env", Kind::Http),
-    ("secret_file", Kind::Http),
+/// Keys that apply to one kind of destination only.
+const SPECIFIC_KEYS: [(&str, DestinationKind); 6] = [
+    ("subject", DestinationKind::Nats),
+    ("stream", DestinationKind::Nats),
+    ("exchange", DestinationKind::RabbitMq),
+    ("routing_key", DestinationKind::RabbitMq),
+    ("secret_env", DestinationKind::Http),
+    ("secret_file", DestinationKind::Http),
 ];
 
 pub(super) fn read(mut table: Table<'_>, environment: &Environment) -> Option<OutboxConfig> {
@@ -110,186 +109,166 @@ pub(super) fn read(mut table: Table<'_>, environment: &Environment) -> Option<Ou
     let routing_key = table.parsed("routing_key", |text| {
         template(text).map(|()| Box::from(text))
     });
-    let secrets = read_secrets(&mut table, kind, environment);
-    for (key, of) in OWN {
-        if let (Some(kind), Some(span)) = (kind, table.key_span(key))
-            && kind != of
-        {
-            let message = format!("`{key}` is for {}, and has no effect here", of.example());
-            problems.at(span, message);
+    let required = (kind == Some(DestinationKind::Http)).then_some(
+        "[outbox] has no secret to sign events with: add `secret_env = \"OUTBOX_SECRET\"` or \
+         `secret_file = \"outbox.secret\"`",
+    );
+    let secrets = secrets::read(&mut table, Some(&Scheme::Standard), environment, required);
+    for (key, of) in SPECIFIC_KEYS {
+        if kind.is_some_and(|kind| kind != of) {
+            table.reject([key], |key| {
+                format!(
+                    "`{key}` applies to {} only, and has no effect here",
+                    of.example()
+                )
+            });
         }
     }
-    if kind == Some(Kind::RabbitMq) && table.key_span("exchange").is_none() {
-        let message = "RabbitMQ needs an `exchange`; write `exchange = \"events\"`";
+    if kind == Some(DestinationKind::RabbitMq) && table.key_span("exchange").is_none() {
+        let message = "RabbitMQ needs an `exchange`: add `exchange = \"events\"`";
         problems.at(table.span(), message);
     }
-    let max_tries = table.integer("max_tries", 1..=MOST_TRIES);
-    let in_flight = table.integer("in_flight", 1..=MOST_IN_FLIGHT);
+    let max_tries = table.integer("max_tries", 1..=MAX_MAX_TRIES);
+    let in_flight = table.integer("in_flight", 1..=MAX_IN_FLIGHT);
     table.finish();
 
     let (kind, url) = to?.into_inner();
     let inner = |text: Option<Spanned<Box<str>>>| text.map(Spanned::into_inner);
     let to = match kind {
-        Kind::Nats => Destination::Nats {
+        DestinationKind::Nats => Destination::Nats {
             url,
             subject: inner(subject),
             stream: inner(stream),
         },
-        Kind::RabbitMq => Destination::RabbitMq {
+        DestinationKind::RabbitMq => Destination::RabbitMq {
             url,
             exchange: exchange?.into_inner(),
             routing_key: inner(routing_key),
         },
-        Kind::Http => Destination::Http {
+        DestinationKind::Http => Destination::Http {
             url,
-            secrets: secrets?,
+            secrets: secrets?
+                .into_iter()
+                .map(|secret| SigningSecret(secret.into()))
+                .collect(),
         },
     };
-    let most = match kind {
-        Kind::Nats | Kind::RabbitMq => IN_FLIGHT,
-        Kind::Http => IN_FLIGHT_HTTP,
+    let default_in_flight = match kind {
+        DestinationKind::Nats | DestinationKind::RabbitMq => DEFAULT_IN_FLIGHT,
+        DestinationKind::Http => DEFAULT_IN_FLIGHT_HTTP,
     };
-    let max_tries = max_tries.map_or(MAX_TRIES, Spanned::into_inner);
+    let max_tries = max_tries.map_or(DEFAULT_MAX_TRIES, Spanned::into_inner);
     Some(OutboxConfig {
         to,
         max_tries: u32::try_from(max_tries).unwrap_or(u32::MAX),
-        in_flight: in_flight.map_or(most, Spanned::into_inner),
+        in_flight: in_flight.map_or(default_in_flight, Spanned::into_inner),
     })
 }
 
-/// The address, written here or, where it holds a password, in the environment.
+/// The address, from the file or, if it contains a password, from the environment.
 fn read_address(
     table: &mut Table<'_>,
     environment: &Environment,
-) -> Option<Spanned<(Kind, Secret)>> {
-    let here = table.parsed("to", address);
-    let elsewhere = table.parsed("to_env", |variable| {
-        let value = environment.value(variable)?;
-        let value = value.ok_or_else(|| format!("the environment has no variable {variable}"))?;
-        address(&value).map_err(|problem| format!("the variable {variable}: {problem}"))
+) -> Option<Spanned<(DestinationKind, SecretUrl)>> {
+    let in_file = table.parsed("to", address);
+    let in_environment = table.parsed("to_env", |variable| {
+        address(&environment.require(variable)?)
+            .map_err(|problem| format!("environment variable {variable}: {problem}"))
     });
     let problems = table.problems;
     match (table.key_span("to"), table.key_span("to_env")) {
         (None, None) => {
-            let message = "`[outbox]` does not say where events go; write \
-                           `to = \"nats://127.0.0.1:4222\"`, \"amqp://…\" or \"https://…\"";
+            let message = "[outbox] has no destination: add `to = \"nats://127.0.0.1:4222\"`, \
+                           \"amqp://…\" or \"https://…\"";
             problems.at(table.span(), message);
         }
-        (Some(_), Some(span)) => problems.at(span, "write `to` or `to_env`, not both"),
+        (Some(_), Some(span)) => problems.at(span, "set `to` or `to_env`, not both"),
         (Some(_), None) | (None, Some(_)) => {}
     }
-    here.or(elsewhere)
+    in_file.or(in_environment)
 }
 
-/// The message does not repeat the address, which may hold a password.
-fn address(text: &str) -> Result<(Kind, Secret), String> {
+/// Messages do not repeat the address, which may contain a password.
+fn address(text: &str) -> Result<(DestinationKind, SecretUrl), String> {
     let advice = "write \"nats://127.0.0.1:4222\", \"amqp://127.0.0.1:5672/%2f\" or \
                   \"https://example.com/events\"";
     let (scheme, rest) = text
         .split_once("://")
-        .ok_or_else(|| format!("this is no address of a broker; {advice}"))?;
+        .ok_or_else(|| format!("invalid broker address: {advice}"))?;
     let kind = match scheme {
-        "nats" | "tls" => Kind::Nats,
-        "amqp" | "amqps" => Kind::RabbitMq,
-        "http" | "https" => Kind::Http,
-        _ => return Err(format!("there is no broker `{scheme}://`; {advice}")),
+        "nats" | "tls" => DestinationKind::Nats,
+        "amqp" | "amqps" => DestinationKind::RabbitMq,
+        "http" | "https" => DestinationKind::Http,
+        _ => return Err(format!("unknown broker scheme `{scheme}://`: {advice}")),
     };
     let host = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = host.rsplit('@').next().unwrap_or_default();
     if host.is_empty() || text.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err(format!("the address has no host, or blanks; {advice}"));
+        return Err(format!(
+            "the broker address has no host, or contains whitespace: {advice}"
+        ));
     }
-    if kind == Kind::Http
+    if kind == DestinationKind::Http
         && rest
             .split('/')
             .next()
             .is_some_and(|host| host.contains('@'))
     {
         return Err(
-            "the address has a user, which would not be sent; events are signed".to_owned(),
+            "remove the user from the address: it would not be sent; events are signed instead"
+                .to_owned(),
         );
     }
-    Ok((kind, Secret::new(text)))
+    Ok((kind, SecretUrl::new(text)))
 }
 
-/// What is asked of a place that events go to by name.
+/// Checks the name of a stream or an exchange.
 fn name(what: &str, text: &str) -> Result<Box<str>, String> {
     let fits = (1..=255).contains(&text.len())
         && !text.contains(|c: char| c.is_whitespace() || c.is_control());
     let dots = what == "stream" && text.contains(['.', '*', '>', '/', '\\']);
     if !fits || dots {
-        return Err(format!("{text:?} cannot be the name of the {what}"));
+        return Err(format!(
+            "invalid {what} name {text:?}: use 1 to 255 characters without whitespace, and for a \
+             stream without `.`, `*`, `>`, `/` and `\\`"
+        ));
     }
     Ok(text.into())
 }
 
-/// The broker's own subjects must be out of an event's reach, so its first level is a word.
+/// The first level must be literal, so that events cannot be published to the broker's own
+/// subjects.
 fn subject(text: &str) -> Result<Box<str>, String> {
     template(text)?;
-    let refused = |problem: &str| format!("{text:?} is no subject: {problem}");
+    let refused = |problem: &str| format!("invalid subject {text:?}: {problem}");
     if text.split('.').any(str::is_empty) {
         return Err(refused("a level is empty"));
     }
     let first = text.split('.').next().unwrap_or_default();
     if first.contains('{') || first.starts_with(['$', '_']) {
         return Err(refused(
-            "its first level is a word of its own, such as in \"semel.{kind}\"",
+            "the first level must be literal, for example \"semel.{kind}\"",
         ));
     }
     Ok(text.into())
 }
 
-/// A text with places for `{kind}` and `{aggregate}`.
+/// Checks a template with the placeholders `{kind}` and `{aggregate}`.
 fn template(text: &str) -> Result<(), String> {
-    let refused = |problem: &str| format!("{text:?} cannot be sent to: {problem}");
+    let refused = |problem: &str| format!("invalid template {text:?}: {problem}");
     let plain = text.replace("{kind}", "").replace("{aggregate}", "");
     if plain.contains(['{', '}']) {
-        return Err(refused("only {kind} and {aggregate} are filled in"));
+        return Err(refused("only {kind} and {aggregate} are replaced"));
     }
     if text.is_empty()
         || plain.contains(|c: char| "*>#".contains(c) || c.is_whitespace() || c.is_control())
     {
-        return Err(refused("it is empty, or has wildcards or blanks"));
+        return Err(refused("it is empty, or contains wildcards or whitespace"));
     }
     Ok(())
 }
 
-/// Where there is a problem, it is told.
-fn read_secrets(
-    table: &mut Table<'_>,
-    kind: Option<Kind>,
-    environment: &Environment,
-) -> Option<Vec<Hidden>> {
-    let scheme = Scheme::Standard;
-    let (asked, all) = webhook::each_secret(table, Some(&scheme), environment);
-    if kind != Some(Kind::Http) {
-        return None;
-    }
-    let given = ["secret_env", "secret_file"]
-        .into_iter()
-        .filter_map(|key| table.key_span(key))
-        .next_back();
-    match given {
-        None => table.problems.at(
-            table.span(),
-            "without a secret nobody could tell who sent an event; write \
-             `secret_env = \"OUTBOX_SECRET\"` or `secret_file = \"outbox.secret\"`",
-        ),
-        Some(span) if asked == 0 || asked > MAX_SECRETS => {
-            let message = format!("an outbox has 1 to {MAX_SECRETS} secrets, and this has {asked}");
-            table.problems.at(span, message);
-        }
-        Some(_) => {}
-    }
-    let whole = asked == all.len() && (1..=MAX_SECRETS).contains(&asked);
-    whole.then(|| {
-        all.into_iter()
-            .map(|secret| Hidden(secret.into()))
-            .collect()
-    })
-}
-
-impl Kind {
+impl DestinationKind {
     fn example(self) -> &'static str {
         match self {
             Self::Nats => "`to = \"nats://…\"`",

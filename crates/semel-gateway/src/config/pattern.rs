@@ -1,4 +1,4 @@
-//! Which requests a route takes.
+//! Which requests a route matches.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -36,34 +36,32 @@ impl FromStr for Pattern {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refused = |problem: &str| format!("{text:?} is no route: {problem}");
-        let (method, path) = text
-            .split_once(' ')
-            .ok_or_else(|| refused("write a method, a blank and a path: \"POST /payments\""))?;
+        let refused = |problem: &str| format!("invalid route {text:?}: {problem}");
+        let (method, path) = text.split_once(' ').ok_or_else(|| {
+            refused("write a method, a space and a path, for example \"POST /payments\"")
+        })?;
         let method = match method.parse::<Method>() {
             Ok(known @ (Method::POST | Method::PATCH | Method::PUT | Method::DELETE)) => known,
             Ok(Method::GET | Method::HEAD | Method::OPTIONS | Method::TRACE) => {
-                return Err(refused("requests of this method pass untouched"));
+                return Err(refused("requests with this method are never guarded"));
             }
             Ok(_) | Err(_) => {
-                return Err(refused("the method is none of POST, PATCH, PUT and DELETE"));
+                return Err(refused("the method must be POST, PATCH, PUT or DELETE"));
             }
         };
         if !path.starts_with('/') {
-            return Err(refused("the path does not begin with `/`"));
+            return Err(refused("the path must begin with `/`"));
         }
         if path
             .bytes()
             .any(|byte| !byte.is_ascii_graphic() || b"?#".contains(&byte))
         {
             return Err(refused(
-                "a path has neither `?` nor `#`, and only visible ASCII",
+                "the path must not contain `?`, `#` or anything but visible ASCII",
             ));
         }
         if path == "/.semel" || path.starts_with("/.semel/") {
-            return Err(refused(
-                "paths under `/.semel/` are answered by the gateway itself",
-            ));
+            return Err(refused("the gateway answers paths under `/.semel/` itself"));
         }
         matchit::Router::new()
             .insert(path, ())
@@ -79,15 +77,16 @@ fn syntax_problem(error: &matchit::InsertError) -> String {
     format!("{error}; write parameters as `{{name}}`, and `{{*rest}}` at the end")
 }
 
-/// The patterns so far, by method. Two that differ in the names of their parameters only are
-/// one; a literal segment goes before a parameter, so these two are not.
+/// The patterns read so far, by method, to find conflicts. Two patterns that differ only in the
+/// names of their parameters conflict; a literal segment has precedence over a parameter, so these
+/// two do not.
 #[derive(Default)]
-pub(super) struct Seen {
+pub(super) struct PatternSet {
     routers: HashMap<Method, matchit::Router<()>>,
     patterns: Vec<(Pattern, Range<usize>)>,
 }
 
-impl Seen {
+impl PatternSet {
     pub(super) fn add(
         &mut self,
         pattern: &Pattern,
@@ -95,7 +94,7 @@ impl Seen {
     ) -> Result<(), (String, Range<usize>)> {
         let router = self.routers.entry(pattern.method.clone()).or_default();
         let inserted = router.insert(pattern.path(), ());
-        // The pattern was fine by itself, so what is wrong is between it and an earlier one.
+        // The pattern is valid by itself, so this is a conflict with an earlier one.
         if let Err(matchit::InsertError::Conflict { with }) = inserted {
             let first = self
                 .patterns

@@ -1,4 +1,4 @@
-//! `[policy]`, and what a route changes of it.
+//! `[policy]`, and what a route overrides of it.
 
 use std::time::Duration;
 
@@ -6,19 +6,19 @@ use semel_core::{OnExpired, Policy, Stale};
 use toml::Spanned;
 
 use super::table::{Table, choice};
-use super::units::spell;
+use super::units::format_duration;
 
-/// The largest body that can be asked for. Bodies are held in memory while they are hashed and
+/// Maximum of `max_request` and `max_response`. Bodies are held in memory while they are hashed and
 /// stored.
 pub const MAX_BODY: u64 = 256 * 1024 * 1024;
 
-/// How long the gateway waits for running executions at its end, unless it is told.
-pub(super) const DRAIN: Duration = crate::server::Limits::DRAIN;
+/// Default of `drain`.
+pub(super) const DEFAULT_DRAIN: Duration = crate::server::Limits::DRAIN;
 
-/// How the requests of a route are guarded, with all defaults filled in.
+/// How the requests of a route are guarded, with all defaults applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyConfig {
-    /// What the store is told.
+    /// The policy that the store applies.
     pub guard: Policy,
     /// How long the upstream may take for one request.
     pub upstream_timeout: Duration,
@@ -45,8 +45,8 @@ enum Expiry {
     Delete,
 }
 
-/// What a table says about its policy.
-pub(super) struct Draft {
+/// The policy keys of one table.
+pub(super) struct PolicyOverrides {
     lease: Option<Spanned<Duration>>,
     upstream_timeout: Option<Spanned<Duration>>,
     retention: Option<Spanned<Duration>>,
@@ -58,10 +58,9 @@ pub(super) struct Draft {
     max_response: Option<Spanned<u64>>,
 }
 
-impl Draft {
-    /// The keys that say how a guarded request is remembered: without effect where nothing is
-    /// guarded.
-    pub(super) const GUARDING: [&str; 7] = [
+impl PolicyOverrides {
+    /// The keys that have no effect on requests that are not guarded.
+    pub(super) const GUARDED_ONLY: [&str; 7] = [
         "lease",
         "retention",
         "body_retention",
@@ -79,13 +78,13 @@ impl Draft {
             ("execute", OnExpired::Execute),
         ];
         Self {
-            lease: table.some_time("lease"),
-            upstream_timeout: table.some_time("upstream_timeout"),
-            retention: table.some_time("retention"),
+            lease: table.nonzero_duration("lease"),
+            upstream_timeout: table.nonzero_duration("upstream_timeout"),
+            retention: table.nonzero_duration("retention"),
             body_retention: table.duration("body_retention"),
             tombstone: table.parsed("tombstone", |text| match super::duration(text) {
                 Ok(Duration::ZERO) => Err(
-                    "a tombstone that stays for no time is none; write `expiry = \"delete\"`"
+                    "`tombstone` must be longer than zero; to keep none, write `expiry = \"delete\"`"
                         .to_owned(),
                 ),
                 other => other,
@@ -97,14 +96,14 @@ impl Draft {
         }
     }
 
-    /// The policy that results where this table says nothing of its own and `base` holds.
-    pub(super) fn over(&self, base: &PolicyConfig, table: &Table<'_>) -> PolicyConfig {
+    /// `base` with these overrides. Contradictions are reported.
+    pub(super) fn apply_to(&self, base: &PolicyConfig, table: &Table<'_>) -> PolicyConfig {
         let mut policy = base.clone();
         let guard = &mut policy.guard;
         set(&mut guard.lease, self.lease.as_ref());
         set(&mut guard.windows.replay, self.retention.as_ref());
         set(&mut guard.on_expired, self.on_expired.as_ref());
-        // What nobody said here follows what somebody did: a body cannot outlive its record.
+        // An inherited body retention is capped: a body cannot outlive its record.
         guard.windows.body = self
             .body_retention
             .as_ref()
@@ -128,10 +127,12 @@ impl Draft {
         };
         if let (true, Some(tombstone)) = (deletes, &self.tombstone) {
             let message = match expiry {
-                Some(_) => "`expiry = \"delete\"` leaves no tombstone; keep one of the two",
+                Some(_) => {
+                    "`expiry = \"delete\"` keeps no tombstone: remove `expiry` or `tombstone`"
+                }
                 None => {
-                    "`[policy] expiry = \"delete\"` leaves no tombstone; \
-                     add `expiry = \"tombstone\"` here, or take this out"
+                    "`[policy] expiry = \"delete\"` keeps no tombstone: \
+                     add `expiry = \"tombstone\"` here, or remove this key"
                 }
             };
             table.problems.at(tombstone.span(), message);
@@ -157,10 +158,10 @@ impl Draft {
             problems.at(
                 span,
                 format!(
-                    "`body_retention` ({}) is longer than `retention` ({}), \
-                     and a body goes with its record",
-                    spell(body),
-                    spell(replay)
+                    "`body_retention` ({}) is longer than `retention` ({}): \
+                     a body is deleted with its record",
+                    format_duration(body),
+                    format_duration(replay)
                 ),
             );
         }
@@ -171,10 +172,10 @@ impl Draft {
             problems.at(
                 span,
                 format!(
-                    "`retention` ({}) is shorter than `lease` ({}): a retry would come too late \
-                     for an answer that took that long",
-                    spell(replay),
-                    spell(guard.lease)
+                    "`retention` ({}) is shorter than `lease` ({}): the response of a long \
+                     execution would expire before a retry",
+                    format_duration(replay),
+                    format_duration(guard.lease)
                 ),
             );
         }
@@ -184,7 +185,7 @@ impl Draft {
         {
             problems.at(
                 on_expired.span(),
-                "`expiry = \"delete\"` leaves nothing to reject a late retry by; \
+                "`expiry = \"delete\"` keeps nothing that could reject a late retry: \
                  write `on_expired = \"execute\"`, or `expiry = \"tombstone\"`",
             );
         }
@@ -195,28 +196,28 @@ impl Draft {
 pub(super) fn read(table: Option<Table<'_>>) -> (PolicyConfig, Duration) {
     let base = PolicyConfig::default();
     let Some(mut table) = table else {
-        return (base, DRAIN);
+        return (base, DEFAULT_DRAIN);
     };
-    let draft = Draft::read(&mut table);
+    let overrides = PolicyOverrides::read(&mut table);
     let drain = table.duration("drain");
     table.parsed("stale", |text| {
         match choice(text, &[("unknown", false), ("resume", true)]) {
             Ok(true) => Err(
                 "the gateway has no recovery points to resume at: write `stale = \"unknown\"`; \
-             resuming is for applications that use the library"
+             only applications that use the library can resume"
                     .to_owned(),
             ),
             Ok(false) => Ok(Stale::Unknown),
             Err(problem) => Err(problem),
         }
     });
-    let policy = draft.over(&base, &table);
+    let policy = overrides.apply_to(&base, &table);
     table.finish();
-    (policy, drain.map_or(DRAIN, Spanned::into_inner))
+    (policy, drain.map_or(DEFAULT_DRAIN, Spanned::into_inner))
 }
 
-fn set<T: Copy>(to: &mut T, said: Option<&Spanned<T>>) {
-    if let Some(said) = said {
-        *to = *said.get_ref();
+fn set<T: Copy>(to: &mut T, value: Option<&Spanned<T>>) {
+    if let Some(value) = value {
+        *to = *value.get_ref();
     }
 }

@@ -1,4 +1,4 @@
-//! Where a poll asks: a method, and an address with places for what is asked about.
+//! The request of a poll: a method, and a URL with placeholders.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,67 +7,75 @@ use http::Uri;
 use http::uri::{Authority, Scheme};
 use semel_core::Record;
 
-/// What may stand in a poll's address.
+/// What a placeholder in a poll's URL stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Placeholder {
     OperationId,
     Key,
     DownstreamKey,
     Tenant,
 }
 
-const PLACES: [(&str, Place); 4] = [
-    ("operation_id", Place::OperationId),
-    ("key", Place::Key),
-    ("downstream_key", Place::DownstreamKey),
-    ("tenant", Place::Tenant),
+const PLACEHOLDERS: [(&str, Placeholder); 4] = [
+    ("operation_id", Placeholder::OperationId),
+    ("key", Placeholder::Key),
+    ("downstream_key", Placeholder::DownstreamKey),
+    ("tenant", Placeholder::Tenant),
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Text(Box<str>),
-    Of(Place),
+    Placeholder(Placeholder),
 }
 
-/// `GET /payments/by-operation/{operation_id}`, or the same with a host of its own.
+/// `GET /payments/by-operation/{operation_id}`, or the same with a host.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Poll {
     text: Box<str>,
-    /// `None` asks the upstream.
+    /// `None` is the upstream.
     server: Option<(Scheme, Authority)>,
     pieces: Vec<Piece>,
 }
 
 impl Poll {
-    /// Who is asked; `None` is the upstream.
+    /// The server to poll; `None` is the upstream.
     pub fn server(&self) -> Option<(&Scheme, &Authority)> {
         self.server
             .as_ref()
             .map(|(scheme, authority)| (scheme, authority))
     }
 
-    /// Path and query for an operation. `None` where its key or tenant would be taken for a way
-    /// through the path: `.` and `..` mean something to servers however they are written.
+    /// Path and query for an operation. `None` if its key or tenant is `.` or `..`: servers resolve
+    /// these path segments even if they are percent-encoded.
     pub fn path(&self, operation: &Record) -> Option<String> {
         let mut path = String::new();
         for piece in &self.pieces {
             match piece {
                 Piece::Text(text) => path.push_str(text),
-                Piece::Of(Place::OperationId) => path.push_str(&operation.id.to_string()),
-                Piece::Of(Place::DownstreamKey) => path.push_str(&operation.id.downstream_key("")),
-                Piece::Of(Place::Key) => encode(operation.identity.key().as_str(), &mut path)?,
-                Piece::Of(Place::Tenant) => encode(operation.identity.tenant(), &mut path)?,
+                Piece::Placeholder(Placeholder::OperationId) => {
+                    path.push_str(&operation.id.to_string());
+                }
+                Piece::Placeholder(Placeholder::DownstreamKey) => {
+                    path.push_str(&operation.id.downstream_key(""));
+                }
+                Piece::Placeholder(Placeholder::Key) => {
+                    encode(operation.identity.key().as_str(), &mut path)?;
+                }
+                Piece::Placeholder(Placeholder::Tenant) => {
+                    encode(operation.identity.tenant(), &mut path)?;
+                }
             }
         }
         Some(path)
     }
 
-    pub(super) fn names(&self, place: Place) -> bool {
-        self.pieces.contains(&Piece::Of(place))
+    pub(super) fn contains(&self, placeholder: Placeholder) -> bool {
+        self.pieces.contains(&Piece::Placeholder(placeholder))
     }
 }
 
-/// Everything but letters, digits, `-`, `_`, `.` and `~`, which mean themselves everywhere.
+/// Percent-encodes everything but the unreserved characters of RFC 3986.
 fn encode(value: &str, path: &mut String) -> Option<()> {
     use fmt::Write as _;
     if [".", ".."].contains(&value) {
@@ -89,20 +97,20 @@ impl FromStr for Poll {
     fn from_str(text: &str) -> Result<Self, String> {
         let refused = |problem: &str| {
             format!(
-                "{text:?} cannot be polled: {problem}; \
+                "invalid poll {text:?}: {problem}; \
                  write \"GET /payments/by-operation/{{operation_id}}\""
             )
         };
         let address = match text.split_once(' ') {
             Some(("GET", address)) => address,
-            Some(_) => return Err(refused("asking changes nothing, so the method is GET")),
-            None => return Err(refused("it is not a method, a blank and an address")),
+            Some(_) => return Err(refused("the method must be GET")),
+            None => return Err(refused("it is not a method, a space and an address")),
         };
         if address
             .bytes()
             .any(|byte| !byte.is_ascii_graphic() || byte == b'#')
         {
-            return Err(refused("an address has only visible ASCII, and no `#`"));
+            return Err(refused("the address must be visible ASCII without `#`"));
         }
         let (server, path) = match address.split_once("://") {
             None if address.starts_with('/') => (None, address),
@@ -118,7 +126,7 @@ impl FromStr for Poll {
             }
             None | Some(_) => {
                 return Err(refused(
-                    "the address begins with neither `/` nor `https://`",
+                    "the address must begin with `/`, `http://` or `https://`",
                 ));
             }
         };
@@ -134,20 +142,20 @@ impl FromStr for Poll {
     }
 }
 
-/// Who is asked is never for a client's key to say.
+/// The host must be literal: a client's key must not choose the server.
 fn host(text: &str) -> Result<Authority, &'static str> {
     if text.contains(['{', '}']) {
-        return Err("the host cannot come from an operation");
+        return Err("the host must not contain placeholders");
     }
     if text.contains('@') {
-        return Err("it has a user name, which would not be sent");
+        return Err("remove the user name: it would not be sent");
     }
     let authority: Authority = text.parse().map_err(|_| "it has no host")?;
     let rest = text.strip_prefix(authority.host());
     match (authority.host(), rest, authority.port_u16()) {
         ("", _, _) => Err("it has no host"),
         (_, Some(""), _) | (_, _, Some(1..)) => Ok(authority),
-        (_, _, _) => Err("the port is not from 1 to 65535"),
+        (_, _, _) => Err("the port must be from 1 to 65535"),
     }
 }
 
@@ -161,27 +169,29 @@ fn pieces(path: &str) -> Result<Vec<Piece>, String> {
         let (name, after) = braced
             .strip_prefix('{')
             .and_then(|braced| braced.split_once('}'))
-            .ok_or("a brace is not closed, or not opened")?;
-        let (_, place) = PLACES
+            .ok_or("it has an unmatched brace")?;
+        let (_, placeholder) = PLACEHOLDERS
             .iter()
             .find(|(known, _)| *known == name)
             .ok_or_else(|| {
-                let known = PLACES.map(|(known, _)| format!("{{{known}}}")).join(", ");
-                format!("{{{name}}} is none of {known}")
+                let known = PLACEHOLDERS
+                    .map(|(known, _)| format!("{{{known}}}"))
+                    .join(", ");
+                format!("unknown placeholder {{{name}}}; use one of {known}")
             })?;
         pieces.push(Piece::Text(std::mem::take(&mut literal).into()));
-        pieces.push(Piece::Of(*place));
+        pieces.push(Piece::Placeholder(*placeholder));
         rest = after;
     }
     literal.push_str(rest);
     pieces.push(Piece::Text(literal.into()));
     pieces.retain(|piece| *piece != Piece::Text("".into()));
-    // The literal parts have to be right by themselves: what is put between them is encoded.
+    // Only the literal parts need a check: the values of placeholders are percent-encoded.
     let shown: String = pieces
         .iter()
         .map(|piece| match piece {
             Piece::Text(text) => &**text,
-            Piece::Of(_) => "x",
+            Piece::Placeholder(_) => "x",
         })
         .collect();
     match shown.parse::<Uri>() {
@@ -192,7 +202,7 @@ fn pieces(path: &str) -> Result<Vec<Piece>, String> {
         {
             Ok(pieces)
         }
-        Ok(_) | Err(_) => Err("it is no address".to_owned()),
+        Ok(_) | Err(_) => Err("it is not a valid URL".to_owned()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where it says so.
+//! Problems of a configuration, with their locations.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -13,37 +13,37 @@ use miette::{
 /// Where a setting came from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody said anything.
+    /// A default.
     #[default]
     Default,
-    /// A flag of the command line.
+    /// A command-line flag.
     Flag(&'static str),
-    /// A variable of the environment.
+    /// An environment variable.
     Variable(&'static str),
     /// These bytes of the file.
     File(Range<usize>),
 }
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Clone)]
 pub struct Problem {
     message: String,
     help: Option<String>,
     origin: Origin,
-    /// Another place of the file that has to do with it, and what is there.
-    also: Option<(Range<usize>, &'static str)>,
+    /// A related location in the file, and its label.
+    related: Option<(Range<usize>, &'static str)>,
     text: Arc<NamedSource<String>>,
 }
 
-/// All that is wrong with one configuration, in the order of the file; what came by flags and
-/// variables is first.
+/// All problems of a configuration: those of flags and variables first, then those of the file in
+/// its order.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{}", list(problems))]
 pub struct Report {
     problems: Vec<Problem>,
 }
 
-/// How a [`Report`] is written.
+/// How a [`Report`] is rendered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// With box drawing, and with colours unless `NO_COLOR` is set: for a terminal.
@@ -53,7 +53,7 @@ pub enum Style {
 }
 
 impl Problem {
-    /// What is wrong, and the way out.
+    /// What is wrong, and how to fix it.
     pub fn message(&self) -> &str {
         &self.message
     }
@@ -63,7 +63,7 @@ impl Problem {
         &self.origin
     }
 
-    /// Line and column, both from 1 and in characters, where it came from a file.
+    /// Line and column, both starting at 1 and in characters, if the setting came from the file.
     pub fn line_and_column(&self) -> Option<(usize, usize)> {
         let Origin::File(span) = &self.origin else {
             return None;
@@ -75,9 +75,9 @@ impl Problem {
         Some((line, before[start..].chars().count() + 1))
     }
 
-    /// Points at another place of the file, too.
-    pub(super) fn also(mut self, span: Range<usize>, what: &'static str) -> Self {
-        self.also = Some((span, what));
+    /// Adds a related location in the file.
+    pub(super) fn with_related(mut self, span: Range<usize>, what: &'static str) -> Self {
+        self.related = Some((span, what));
         self
     }
 
@@ -94,7 +94,7 @@ impl Report {
         &self.problems
     }
 
-    /// The text for people: a snippet for each problem that is in the file.
+    /// Renders all problems, each with a snippet of the file.
     pub fn render(&self, style: Style) -> String {
         let theme = match style {
             Style::Plain => GraphicalTheme::none(),
@@ -103,7 +103,7 @@ impl Report {
             }
             Style::Graphical => GraphicalTheme::unicode(),
         };
-        // Unwrapped: a message that is broken in two cannot be searched for.
+        // Not wrapped: a message that is split over two lines cannot be searched for.
         let handler = GraphicalReportHandler::new_themed(theme).with_wrap_lines(false);
         self.problems
             .iter()
@@ -125,7 +125,7 @@ fn list(problems: &[Problem]) -> String {
     lines.join("\n")
 }
 
-/// One line: the place, and what is wrong there.
+/// One line: the location and the message.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.origin, self.line_and_column()) {
@@ -166,22 +166,22 @@ impl Diagnostic for Problem {
             LabeledSpan::new(what, span.start, span.len())
         };
         let here = LabeledSpan::new_primary_with_span(None, (span.start, span.len()));
-        let also = self
-            .also
+        let related = self
+            .related
             .as_ref()
             .map(|(span, what)| label(span, Some((*what).to_owned())));
-        Some(Box::new(std::iter::once(here).chain(also)))
+        Some(Box::new(std::iter::once(here).chain(related)))
     }
 }
 
-/// Collects what is wrong, so that one look at a file finds all of it.
+/// Collects problems, so that one run reports all of them.
 pub(super) struct Problems {
     text: Arc<NamedSource<String>>,
     found: RefCell<Vec<Problem>>,
 }
 
 impl Problems {
-    pub(super) fn of(name: &str, text: String) -> Self {
+    pub(super) fn new(name: &str, text: String) -> Self {
         Self {
             text: Arc::new(NamedSource::new(name, text)),
             found: RefCell::default(),
@@ -197,7 +197,7 @@ impl Problems {
             message: message.into(),
             help: None,
             origin,
-            also: None,
+            related: None,
             text: Arc::clone(&self.text),
         }
     }
@@ -207,15 +207,15 @@ impl Problems {
     }
 
     pub(super) fn at(&self, span: Range<usize>, message: impl Into<String>) {
-        self.from(Origin::File(span), message);
+        self.report(Origin::File(span), message);
     }
 
-    pub(super) fn from(&self, origin: Origin, message: impl Into<String>) {
+    pub(super) fn report(&self, origin: Origin, message: impl Into<String>) {
         self.add(self.problem(origin, message));
     }
 
-    /// The value, if nothing was wrong on the way to it.
-    pub(super) fn verdict<T>(self, value: Option<T>) -> Result<T, Report> {
+    /// The value, if there were no problems.
+    pub(super) fn into_result<T>(self, value: Option<T>) -> Result<T, Report> {
         let mut problems = self.found.into_inner();
         match value {
             Some(value) if problems.is_empty() => Ok(value),

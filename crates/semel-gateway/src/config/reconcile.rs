@@ -1,4 +1,4 @@
-//! `[route.reconcile]`: how the truth is found when the outcome is unknown.
+//! `[route.reconcile]`: how an unknown outcome is reconciled by polling.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,81 +7,77 @@ use http::{HeaderValue, StatusCode};
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::poll::{Place, Poll};
+use super::poll::{Placeholder, Poll};
 use super::table::Table;
-use super::units::spell;
+use super::units::format_duration;
 use super::{Environment, status};
 
-/// When an operation is first asked about again, unless it is told.
-pub(crate) const EVERY: Duration = Duration::from_secs(5);
+/// Default of `every`.
+pub(crate) const DEFAULT_EVERY: Duration = Duration::from_secs(5);
 
-/// The longest time between two looks, unless it is told.
-pub(crate) const MAX_EVERY: Duration = Duration::from_mins(10);
+/// Default of `max_every`.
+pub(crate) const DEFAULT_MAX_EVERY: Duration = Duration::from_mins(10);
 
-/// How many looks before a person is asked, unless it is told: about an hour.
-pub(crate) const ATTEMPTS: usize = 12;
+/// Default of `attempts`: about an hour.
+pub(crate) const DEFAULT_ATTEMPTS: usize = 12;
 
-/// The most looks that can be asked for.
+/// Maximum of `attempts`.
 const MAX_ATTEMPTS: usize = 1000;
 
-/// How long an answer may take, unless it is told.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// Default of `timeout`.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest that an answer may take: a worker waits for it.
+/// Maximum of `timeout`: a worker waits for the response.
 pub const MAX_POLL_TIMEOUT: Duration = Duration::from_mins(5);
 
-/// How the outcome of a route's operations is found out.
+/// How unknown outcomes of a route are reconciled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReconcileConfig {
-    /// Where to ask.
+    /// The request to send.
     pub poll: Poll,
-    /// The answers that are the operation's own, under the status that each is stored with.
+    /// The statuses that mean completed, each with the status to store.
     pub completed: BTreeMap<StatusCode, StatusCode>,
-    /// The answers that say that there is no such operation.
+    /// The statuses that mean that the operation was not executed.
     pub not_executed: Vec<StatusCode>,
-    /// Whether the application's own calls carry a key that is the same on every attempt, so
-    /// that trying again is safe where nothing was found.
+    /// Whether the application's own calls carry a key that is the same on every attempt, so that
+    /// executing again is safe after `not_executed`.
     pub downstream_idempotent: bool,
-    /// When to look again, doubled with every look.
+    /// The time to the next poll, doubled with every poll.
     pub every: Duration,
-    /// The longest time between two looks.
+    /// The longest time between two polls.
     pub max_every: Duration,
-    /// How many looks before a person is asked.
+    /// How many polls before the operation is dead-lettered.
     pub attempts: u32,
-    /// How long an answer may take, connecting included.
+    /// How long a response may take, including the connection.
     pub timeout: Duration,
-    /// What is sent as `Authorization`. It is never shown.
+    /// The `Authorization` header; never shown.
     pub authorization: Option<HeaderValue>,
 }
 
-/// What the rest of the file says.
-pub(super) struct Around<'a> {
+/// Settings from the rest of the file.
+pub(super) struct ReconcileContext<'a> {
     pub(super) environment: &'a Environment,
-    /// Whether there is one tenant, so that a key alone names an operation.
+    /// Whether there is only one tenant, so that a key alone identifies a record.
     pub(super) one_tenant: bool,
 }
 
-pub(super) fn read(mut table: Table<'_>, around: &Around<'_>) -> Option<ReconcileConfig> {
+pub(super) fn read(
+    mut table: Table<'_>,
+    context: &ReconcileContext<'_>,
+) -> Option<ReconcileConfig> {
     let problems = table.problems;
-    for (key, example) in [
-        (
-            "poll",
-            "poll = \"GET /payments/by-operation/{operation_id}\"",
-        ),
-        ("completed", "completed = \"200\""),
-    ] {
-        if table.key_span(key).is_none() {
-            let message = format!("`[route.reconcile]` has no `{key}`; write `{example}`");
-            problems.at(table.span(), message);
-        }
-    }
+    table.require(
+        "poll",
+        "poll = \"GET /payments/by-operation/{operation_id}\"",
+    );
+    table.require("completed", "completed = \"200\"");
     let poll = table.parsed("poll", |text| {
         let poll: Poll = text.parse()?;
-        names_one(&poll, around.one_tenant)?;
+        check_identifies_record(&poll, context.one_tenant)?;
         Ok::<_, String>(poll)
     });
     let completed = statuses(&mut table, "completed");
-    let stored = stored_as(&mut table, &completed);
+    let stored = read_status_from(&mut table, &completed);
     let not_executed = statuses(&mut table, "not_executed");
     for status in &not_executed {
         if completed
@@ -89,7 +85,7 @@ pub(super) fn read(mut table: Table<'_>, around: &Around<'_>) -> Option<Reconcil
             .any(|other| other.get_ref() == status.get_ref())
         {
             let message = format!(
-                "{} cannot mean both that it happened and that it did not",
+                "{} must not be in both `completed` and `not_executed`",
                 status.get_ref().as_u16()
             );
             problems.at(status.span(), message);
@@ -107,17 +103,18 @@ pub(super) fn read(mut table: Table<'_>, around: &Around<'_>) -> Option<Reconcil
     let attempts = table.integer("attempts", 1..=MAX_ATTEMPTS);
     let timeout = table.parsed("timeout", |text| match super::units::duration(text)? {
         Duration::ZERO => Err("`timeout` must be longer than zero".to_owned()),
-        long if long > MAX_POLL_TIMEOUT => {
-            Err(format!("`timeout` is at most {}", spell(MAX_POLL_TIMEOUT)))
-        }
+        long if long > MAX_POLL_TIMEOUT => Err(format!(
+            "`timeout` must be at most {}",
+            format_duration(MAX_POLL_TIMEOUT)
+        )),
         timeout => Ok(timeout),
     });
     let authorization = table.parsed("authorization_env", |name| {
-        credential(name, around.environment)
+        credential(name, context.environment)
     });
     table.finish();
 
-    let attempts = attempts.map_or(ATTEMPTS, Spanned::into_inner);
+    let attempts = attempts.map_or(DEFAULT_ATTEMPTS, Spanned::into_inner);
     Some(ReconcileConfig {
         poll: poll?.into_inner(),
         completed: stored,
@@ -126,34 +123,34 @@ pub(super) fn read(mut table: Table<'_>, around: &Around<'_>) -> Option<Reconcil
         every,
         max_every,
         attempts: u32::try_from(attempts).unwrap_or(u32::MAX),
-        timeout: timeout.map_or(TIMEOUT, Spanned::into_inner),
+        timeout: timeout.map_or(DEFAULT_TIMEOUT, Spanned::into_inner),
         authorization: authorization.map(Spanned::into_inner),
     })
 }
 
-/// One answer for all operations would be taken for the answer of each.
-fn names_one(poll: &Poll, one_tenant: bool) -> Result<(), String> {
-    if poll.names(Place::OperationId) || poll.names(Place::DownstreamKey) {
+/// Refuses a poll that is the same for several records: its response would be stored for each.
+fn check_identifies_record(poll: &Poll, one_tenant: bool) -> Result<(), String> {
+    if poll.contains(Placeholder::OperationId) || poll.contains(Placeholder::DownstreamKey) {
         return Ok(());
     }
-    if !poll.names(Place::Key) {
+    if !poll.contains(Placeholder::Key) {
         return Err(format!(
-            "\"{poll}\" asks the same for all operations; put {{operation_id}} into it"
+            "\"{poll}\" is the same request for all operations: add {{operation_id}}"
         ));
     }
-    if !one_tenant && !poll.names(Place::Tenant) {
+    if !one_tenant && !poll.contains(Placeholder::Tenant) {
         return Err(format!(
-            "\"{poll}\" asks by a key that several tenants may have used; put {{tenant}} into it, \
-             or ask by {{operation_id}}"
+            "\"{poll}\" uses {{key}}, which several tenants may have used: add {{tenant}}, or use \
+             {{operation_id}}"
         ));
     }
     Ok(())
 }
 
-/// Statuses that say something of the operation, and not of whoever answers for it.
+/// Reads statuses. Those that say nothing about the operation are refused, for example 401 and 503.
 fn statuses(table: &mut Table<'_>, key: &'static str) -> Vec<Spanned<StatusCode>> {
     let problems = table.problems;
-    let Some(value) = table.raw(key) else {
+    let Some(value) = table.value(key) else {
         return Vec::new();
     };
     let mut broken = false;
@@ -162,22 +159,25 @@ fn statuses(table: &mut Table<'_>, key: &'static str) -> Vec<Spanned<StatusCode>
         problems.at(span, problem);
     });
     if statuses.is_empty() && !broken {
-        problems.at(value.span(), format!("`{key}` names no status"));
+        problems.at(
+            value.span(),
+            format!("`{key}` has no status: add at least one"),
+        );
     }
     statuses.retain(|status| {
         let code = status.get_ref().as_u16();
-        let says_nothing = matches!(code, 401 | 403 | 407 | 408 | 425 | 429 | 500..);
-        if says_nothing {
-            let message = format!("an answer {code} says nothing about the operation");
+        let inconclusive = matches!(code, 401 | 403 | 407 | 408 | 425 | 429 | 500..);
+        if inconclusive {
+            let message = format!("status {code} says nothing about the operation: remove it");
             problems.at(status.span(), message);
         }
-        !says_nothing
+        !inconclusive
     });
     statuses
 }
 
-/// `status_from`: what each answer is stored under; its own status where nothing is said.
-fn stored_as(
+/// `status_from`: the status to store for each status in `completed`; by default the same.
+fn read_status_from(
     table: &mut Table<'_>,
     completed: &[Spanned<StatusCode>],
 ) -> BTreeMap<StatusCode, StatusCode> {
@@ -186,7 +186,7 @@ fn stored_as(
         .iter()
         .map(|status| (*status.get_ref(), *status.get_ref()))
         .collect();
-    let Some(value) = table.raw("status_from") else {
+    let Some(value) = table.value("status_from") else {
         return stored;
     };
     let DeValue::Table(each) = value.get_ref() else {
@@ -202,7 +202,7 @@ fn stored_as(
             Err(problem) => problems.at(from.span(), problem),
             Ok(from_status) => match stored.get_mut(&from_status) {
                 None => {
-                    let message = format!("{from_text} is not among `completed`");
+                    let message = format!("status {from_text} is not in `completed`");
                     problems.at(from.span(), message);
                 }
                 Some(under) => match status::value(to.get_ref()) {
@@ -216,18 +216,18 @@ fn stored_as(
 }
 
 fn read_backoff(table: &mut Table<'_>) -> (Duration, Duration) {
-    let every = table.some_time("every");
-    let max_every = table.some_time("max_every");
+    let every = table.nonzero_duration("every");
+    let max_every = table.nonzero_duration("max_every");
     let span = max_every.as_ref().or(every.as_ref()).map(Spanned::span);
-    let said = max_every.is_some();
-    let every = every.map_or(EVERY, Spanned::into_inner);
-    let max_every = max_every.map_or(MAX_EVERY, Spanned::into_inner);
+    let given = max_every.is_some();
+    let every = every.map_or(DEFAULT_EVERY, Spanned::into_inner);
+    let max_every = max_every.map_or(DEFAULT_MAX_EVERY, Spanned::into_inner);
     if let Some(span) = span.filter(|_| max_every < every) {
         let message = format!(
             "`every` ({}) is longer than `max_every` ({}){}",
-            spell(every),
-            spell(max_every),
-            if said { "" } else { ", its default" }
+            format_duration(every),
+            format_duration(max_every),
+            if given { "" } else { ", the default" }
         );
         table.problems.at(span, message);
     }
@@ -235,18 +235,18 @@ fn read_backoff(table: &mut Table<'_>) -> (Duration, Duration) {
 }
 
 fn credential(name: &str, environment: &Environment) -> Result<HeaderValue, String> {
-    let value = environment
-        .value(name)?
-        .ok_or_else(|| format!("the environment has no variable {name}"))?;
+    let value = environment.require(name)?;
     if value.is_empty() {
-        return Err(format!("the variable {name} is empty"));
+        return Err(format!("environment variable {name} is empty"));
     }
     let visible = value.trim() == value && value.bytes().all(|byte| (b' '..=b'~').contains(&byte));
     let mut credential = HeaderValue::from_str(&value)
         .ok()
         .filter(|_| visible)
         .ok_or_else(|| {
-            format!("the variable {name} holds what cannot be sent: write \"Bearer …\" in ASCII")
+            format!(
+                "environment variable {name} is not a valid header value: write \"Bearer …\" in ASCII"
+            )
         })?;
     credential.set_sensitive(true);
     Ok(credential)

@@ -1,4 +1,4 @@
-//! `[[route]]`: which requests, and how they are guarded.
+//! `[[route]]`: which requests are guarded, and how.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -10,87 +10,90 @@ use semel_core::KeyScope;
 use semel_core::fingerprint::Options;
 use semel_core::identity::MAX_OPERATION_BYTES;
 use semel_core::key::MAX_LENGTH;
-use semel_http::{Ending, InFlight, KeyRule};
+use semel_http::{InFlight, KeyRule, OutcomeKind};
 use toml::Spanned;
 
-use super::pattern::{Pattern, Seen};
-use super::policy::{Draft, PolicyConfig};
+use super::pattern::{Pattern, PatternSet};
+use super::policy::{PolicyConfig, PolicyOverrides};
 use super::reconcile::{self, ReconcileConfig};
 use super::table::{Table, choice};
-use super::units::spell;
+use super::units::format_duration;
 
-/// The most routes of one gateway; the list is read whole at every change.
+/// Maximum number of routes; every reload reads all of them.
 pub const MAX_ROUTES: usize = 1024;
 
-/// The longest wait for another attempt. Callers and proxies in between give up long before.
+/// Maximum of `wait_max`. Clients and proxies give up long before.
 pub const MAX_WAIT: Duration = Duration::from_mins(10);
 
-/// How long a request waits for another attempt, unless it is told.
-const WAIT: Duration = Duration::from_secs(5);
+/// Default of `wait_max`.
+const DEFAULT_WAIT: Duration = Duration::from_secs(5);
 
-/// One route, with all defaults filled in.
+/// One route, with all defaults applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteConfig {
-    /// Which requests.
+    /// Which requests it matches.
     pub pattern: Pattern,
-    /// What they do; without a name, every exact path is an operation of its own.
+    /// The name of the operation; without one, every exact path is a separate operation.
     pub operation: Option<Box<str>>,
-    /// Whether they need a key.
+    /// Whether a key is required.
     pub key: KeyRule,
-    /// How far a key reaches; without it, as is the dialect's custom.
+    /// The scope of a key; by default that of the dialect.
     pub key_scope: Option<KeyScope>,
-    /// The fewest characters of a key.
+    /// Minimum length of a key.
     pub min_length: usize,
-    /// What a request gets while another attempt runs.
+    /// What happens to a request while another attempt runs.
     pub in_flight: InFlight,
-    /// Leases, windows and sizes.
+    /// Lease, retention and sizes.
     pub policy: PolicyConfig,
-    /// What makes two requests the same.
+    /// What makes two requests equal.
     pub fingerprint: Options,
-    /// What a status of the upstream means, where the built-in table is wrong for it.
-    pub outcomes: BTreeMap<StatusCode, Ending>,
-    /// Response headers that are stored besides the usual ones.
+    /// Overrides of what an upstream status means.
+    pub outcomes: BTreeMap<StatusCode, OutcomeKind>,
+    /// Additional response headers to store.
     pub store_headers: Vec<HeaderName>,
-    /// Whether cookies are stored and replayed, too.
+    /// Whether cookies are stored and replayed.
     pub store_set_cookie: bool,
-    /// How the truth is found where the outcome is unknown.
+    /// How unknown outcomes are reconciled.
     pub reconcile: Option<ReconcileConfig>,
 }
 
-/// What a route takes over from the rest of the file.
-pub(super) struct Common<'a> {
+/// Settings from the rest of the file.
+pub(super) struct RouteContext<'a> {
     pub(super) policy: &'a PolicyConfig,
     pub(super) key_header: &'a HeaderName,
-    pub(super) reconcile: reconcile::Around<'a>,
+    pub(super) reconcile: reconcile::ReconcileContext<'a>,
 }
 
-/// Reads all routes and compares their patterns.
-pub(super) fn read(tables: Vec<Table<'_>>, common: &Common<'_>) -> Vec<RouteConfig> {
+/// Reads all routes and reports conflicts between them.
+pub(super) fn read(tables: Vec<Table<'_>>, context: &RouteContext<'_>) -> Vec<RouteConfig> {
     let mut routes = Vec::new();
-    let mut seen = Seen::default();
+    let mut patterns = PatternSet::default();
     let mut reconciled = BTreeMap::new();
     for (at, table) in tables.into_iter().enumerate() {
         let (problems, header) = (table.problems, table.span());
         if at == MAX_ROUTES {
-            problems.at(header, format!("at most {MAX_ROUTES} routes are taken"));
+            problems.at(
+                header,
+                format!("too many routes: the maximum is {MAX_ROUTES}"),
+            );
             break;
         }
-        let by_name = table.key_span("reconcile");
-        let read = read_one(table, common, &mut routes);
-        if let (Some(_), Some(span), Some(route)) = (&read, by_name, routes.last())
+        let reconcile_span = table.key_span("reconcile");
+        let read = read_one(table, context, &mut routes);
+        if let (Some(_), Some(span), Some(route)) = (&read, reconcile_span, routes.last())
             && let (Some(name), Some(_)) = (&route.operation, &route.reconcile)
             && let Some(first) = reconciled.insert(name.clone(), span.clone())
         {
-            let message = format!("operation {name:?} is reconciled by another route already");
+            let message = format!("operation {name:?} is already reconciled by another route");
             let problem = problems.problem(super::Origin::File(span), message);
-            problems.add(problem.also(first, "here"));
+            problems.add(problem.with_related(first, "here"));
         }
         if let Some((pattern, span)) = read
-            && let Err((with, first)) = seen.add(&pattern, &span)
+            && let Err((with, first)) = patterns.add(&pattern, &span)
         {
-            let message = format!("\"{pattern}\" takes the same requests as \"{with}\"");
+            let message = format!("\"{pattern}\" matches the same requests as \"{with}\"");
             let problem = problems.problem(super::Origin::File(span), message);
-            problems.add(problem.also(first, "this route"));
+            problems.add(problem.with_related(first, "this route"));
         }
     }
     routes
@@ -98,16 +101,11 @@ pub(super) fn read(tables: Vec<Table<'_>>, common: &Common<'_>) -> Vec<RouteConf
 
 fn read_one(
     mut table: Table<'_>,
-    common: &Common<'_>,
+    context: &RouteContext<'_>,
     routes: &mut Vec<RouteConfig>,
 ) -> Option<(Pattern, Range<usize>)> {
     let problems = table.problems;
-    if table.key_span("match").is_none() {
-        problems.at(
-            table.span(),
-            "the route has no `match`; write `match = \"POST /payments\"`",
-        );
-    }
+    table.require("match", "match = \"POST /payments\"");
     let pattern = table.parsed("match", Pattern::from_str);
     let operation = table.parsed("operation", operation);
     let key = read_key(&mut table);
@@ -122,10 +120,10 @@ fn read_one(
     });
     let min_length = table.integer("min_length", 1..=MAX_LENGTH);
     let in_flight = in_flight(&mut table);
-    let policy = Draft::read(&mut table).over(common.policy, &table);
+    let policy = PolicyOverrides::read(&mut table).apply_to(context.policy, &table);
     let fingerprint = table
         .table("fingerprint", "`fingerprint`")
-        .map(|rules| super::fingerprint::read(rules, common.key_header))
+        .map(|rules| super::fingerprint::read(rules, context.key_header))
         .unwrap_or_default();
     let outcomes = table
         .table("outcome", "`outcome`")
@@ -135,15 +133,14 @@ fn read_one(
     let store_set_cookie = table.boolean("store_set_cookie");
     let reconcile = table
         .table("reconcile", "[route.reconcile]")
-        .and_then(|rules| reconcile::read(rules, &common.reconcile));
+        .and_then(|rules| reconcile::read(rules, &context.reconcile));
     if let Some(span) = table.key_span("reconcile")
         && table.key_span("operation").is_none()
         && key != KeyRule::Ignored
     {
         problems.at(
             span,
-            "a route without a name has an operation for each path, and what is reconciled is an \
-             operation; add `operation = \"create_payment\"`",
+            "`reconcile` needs a named operation: add `operation = \"create_payment\"`",
         );
     }
     table.finish();
@@ -168,7 +165,7 @@ fn read_one(
     Some((pattern, span))
 }
 
-/// Naming a route means guarding it, so a key is required unless it says otherwise.
+/// `key`; required by default, because a route is listed to guard it.
 fn read_key(table: &mut Table<'_>) -> KeyRule {
     const WITHOUT_EFFECT: [&str; 12] = [
         "operation",
@@ -184,34 +181,31 @@ fn read_key(table: &mut Table<'_>) -> KeyRule {
         "store_set_cookie",
         "reconcile",
     ];
-    let words = [
+    let names = [
         ("required", KeyRule::Required),
         ("optional", KeyRule::Optional),
         ("ignored", KeyRule::Ignored),
     ];
     let rule = table
-        .parsed("key", |text| choice(text, &words))
+        .parsed("key", |text| choice(text, &names))
         .map_or(KeyRule::Required, Spanned::into_inner);
     if rule == KeyRule::Ignored {
-        for key in WITHOUT_EFFECT.into_iter().chain(Draft::GUARDING) {
-            if let Some(span) = table.key_span(key) {
-                let message =
-                    format!("`key = \"ignored\"` guards nothing, so `{key}` has no effect here");
-                table.problems.at(span, message);
-            }
-        }
+        let keys = WITHOUT_EFFECT.into_iter();
+        table.reject(keys.chain(PolicyOverrides::GUARDED_ONLY), |key| {
+            format!("`key = \"ignored\"` guards nothing, so `{key}` has no effect here")
+        });
     }
     rule
 }
 
 fn in_flight(table: &mut Table<'_>) -> InFlight {
-    let words = [
+    let names = [
         ("reject", InFlight::Reject),
-        ("wait", InFlight::Wait { max: WAIT }),
+        ("wait", InFlight::Wait { max: DEFAULT_WAIT }),
         ("accept", InFlight::Accept),
     ];
-    let chosen = table.parsed("in_flight", |text| choice(text, &words));
-    let wait_max = table.some_time("wait_max");
+    let chosen = table.parsed("in_flight", |text| choice(text, &names));
+    let wait_max = table.nonzero_duration("wait_max");
     let chosen = chosen.map(Spanned::into_inner).unwrap_or_default();
     let Some(wait_max) = wait_max else {
         return chosen;
@@ -219,7 +213,7 @@ fn in_flight(table: &mut Table<'_>) -> InFlight {
     let (span, max) = (wait_max.span(), wait_max.into_inner());
     match chosen {
         InFlight::Wait { .. } if max > MAX_WAIT => {
-            let message = format!("`wait_max` is at most {}", spell(MAX_WAIT));
+            let message = format!("`wait_max` must be at most {}", format_duration(MAX_WAIT));
             table.problems.at(span, message);
             chosen
         }
@@ -235,15 +229,15 @@ fn in_flight(table: &mut Table<'_>) -> InFlight {
 fn operation(text: &str) -> Result<Box<str>, String> {
     if text.is_empty() || text.len() > MAX_OPERATION_BYTES || text.chars().any(char::is_control) {
         return Err(format!(
-            "an operation has a name of 1 to {MAX_OPERATION_BYTES} bytes without control \
-             characters, such as \"create_payment\""
+            "invalid operation name: use 1 to {MAX_OPERATION_BYTES} bytes without control \
+             characters, for example \"create_payment\""
         ));
     }
     Ok(text.into())
 }
 
-fn outcomes(table: &Table<'_>) -> BTreeMap<StatusCode, Ending> {
-    let words = Ending::ALL.map(|ending| (ending.as_str(), ending));
+fn outcomes(table: &Table<'_>) -> BTreeMap<StatusCode, OutcomeKind> {
+    let names = OutcomeKind::ALL.map(|ending| (ending.as_str(), ending));
     let mut outcomes = BTreeMap::new();
     for (status, value) in table.entries() {
         let text = *status.get_ref();
@@ -251,9 +245,9 @@ fn outcomes(table: &Table<'_>) -> BTreeMap<StatusCode, Ending> {
             .map_err(|problem| table.problems.at(status.span(), problem))
             .ok();
         let outcome = match value.get_ref().as_str() {
-            Some(word) => choice(word, &words),
+            Some(name) => choice(name, &names),
             None => Err(format!(
-                "the outcome of {text} is a string, such as \"unknown\""
+                "the outcome of {text} must be a string, for example \"unknown\""
             )),
         };
         match (code, outcome) {
@@ -267,11 +261,11 @@ fn outcomes(table: &Table<'_>) -> BTreeMap<StatusCode, Ending> {
     outcomes
 }
 
-/// A header that a replay may repeat. What describes one exchange is wrong in the next.
+/// A header that may be replayed. Headers that describe a single exchange are refused.
 fn stored_header(text: &str) -> Result<HeaderName, String> {
     let name = super::header_name(text)?;
     if name == http::header::SET_COOKIE {
-        return Err("cookies are stored by `store_set_cookie = true`".to_owned());
+        return Err("to store cookies, set `store_set_cookie = true`".to_owned());
     }
     semel_http::Route::default()
         .store_header(text)

@@ -1,21 +1,21 @@
-//! HTTP statuses, as people write them: `"200"` or `200`.
+//! HTTP statuses: `"200"` or `200`.
 
 use http::StatusCode;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::table::kind;
+use super::table::type_name;
 
-/// Reads the status of an answer.
+/// Parses a status.
 pub(super) fn parse(text: &str) -> Result<StatusCode, String> {
     text.parse::<u16>()
         .ok()
         .filter(|code| text.len() == 3 && (200..600).contains(code))
         .and_then(|code| StatusCode::from_u16(code).ok())
-        .ok_or_else(|| format!("{text:?} is no status of an answer; write one from 200 to 599"))
+        .ok_or_else(|| format!("invalid status {text:?}: use 200 to 599"))
 }
 
-/// Reads a status that is written as a string or as a number.
+/// Parses a status that is a string or a number.
 pub(super) fn value(value: &DeValue<'_>) -> Result<StatusCode, String> {
     match value {
         DeValue::String(text) => parse(text),
@@ -26,16 +26,16 @@ pub(super) fn value(value: &DeValue<'_>) -> Result<StatusCode, String> {
         | DeValue::Datetime(_)
         | DeValue::Array(_)
         | DeValue::Table(_) => Err(format!(
-            "a status is a number, such as 200, and this is {}",
-            kind(value)
+            "a status must be a number, for example 200, not {}",
+            type_name(value)
         )),
     }
 }
 
-/// One status, or several.
+/// Parses one status or an array of them; `report` receives the problems.
 pub(super) fn list(
     value: &Spanned<DeValue<'_>>,
-    mut wrong: impl FnMut(std::ops::Range<usize>, String),
+    mut report: impl FnMut(std::ops::Range<usize>, String),
 ) -> Vec<Spanned<StatusCode>> {
     let one = std::slice::from_ref(value);
     let items = match value.get_ref() {
@@ -51,7 +51,7 @@ pub(super) fn list(
     for item in items {
         match self::value(item.get_ref()) {
             Ok(status) => statuses.push(Spanned::new(item.span(), status)),
-            Err(problem) => wrong(item.span(), problem),
+            Err(problem) => report(item.span(), problem),
         }
     }
     statuses

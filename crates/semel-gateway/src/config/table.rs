@@ -1,4 +1,15 @@
-//! A TOML table that is asked for its keys by name and type, and says what is wrong with them.
+//! Reads a TOML table key by key, and reports everything that is wrong with it.
+//!
+//! Why not `#[derive(Deserialize)]` with `toml::Spanned` fields:
+//!
+//! - A derived struct stops at its first error. A user should see all problems of a file at once.
+//! - `Spanned` covers a value, never the key of a struct field. Many of our messages point at a
+//!   key: it is unknown, has no effect, or excludes another one.
+//! - `deny_unknown_fields` names one unknown key; `flatten` collects all of them, without spans.
+//!
+//! To get these back, every field would need a type that never fails to deserialize, and the keys
+//! would have to be compared with the parsed document a second time. That is more code than this
+//! module, so the tables are read from `toml::de::DeTable`, where keys and values have spans.
 
 use std::fmt::Display;
 use std::ops::Range;
@@ -10,16 +21,16 @@ use toml::de::{DeTable, DeValue};
 use super::problem::Problems;
 use super::units;
 
-/// Words this alike, of 1, are taken for slips of the finger.
-const ALIKE: f64 = 0.8;
+/// Minimum Jaro-Winkler similarity for a "did you mean" suggestion.
+const MIN_SIMILARITY: f64 = 0.8;
 
-/// A table on its way to a validated type. Keys that nobody asked for are unknown.
+/// A table that is being read. The keys that are read are the known keys; all others are errors.
 pub(super) struct Table<'a> {
     entries: &'a DeTable<'a>,
-    /// As it is called in messages, such as `[policy]`.
+    /// As messages call it, such as `[policy]`.
     name: &'static str,
     span: Range<usize>,
-    asked: Vec<&'static str>,
+    known_keys: Vec<&'static str>,
     pub(super) problems: &'a Problems,
 }
 
@@ -34,30 +45,51 @@ impl<'a> Table<'a> {
             entries,
             name,
             span,
-            asked: Vec::new(),
+            known_keys: Vec::new(),
             problems,
         }
     }
 
-    /// Of the table's header.
+    /// The span of the table's header.
     pub(super) fn span(&self) -> Range<usize> {
         self.span.clone()
     }
 
-    /// Of the key itself, if it is there.
+    /// The span of a key, if it is present.
     pub(super) fn key_span(&self, key: &str) -> Option<Range<usize>> {
         self.entries.get_key_value(key).map(|(key, _)| key.span())
+    }
+
+    /// Reports a missing key. `example` is a line that would add it.
+    pub(super) fn require(&self, key: &str, example: &str) {
+        if self.key_span(key).is_none() {
+            let message = format!("{} has no `{key}`: add `{example}`", self.name);
+            self.problems.at(self.span(), message);
+        }
+    }
+
+    /// Reports each of these keys that is present.
+    pub(super) fn reject<'k>(
+        &self,
+        keys: impl IntoIterator<Item = &'k str>,
+        message: impl Fn(&str) -> String,
+    ) {
+        for key in keys {
+            if let Some(span) = self.key_span(key) {
+                self.problems.at(span, message(key));
+            }
+        }
     }
 
     pub(super) fn text(&mut self, key: &'static str) -> Option<Spanned<&'a str>> {
         let value = self.value(key)?;
         match value.get_ref().as_str() {
             Some(text) => Some(Spanned::new(value.span(), text)),
-            None => self.wrong(key, "a string", value),
+            None => self.type_error(key, "a string", value),
         }
     }
 
-    /// A string that means something.
+    /// A string that `parse` accepts.
     pub(super) fn parsed<T, E: Display>(
         &mut self,
         key: &'static str,
@@ -77,17 +109,16 @@ impl<'a> Table<'a> {
         self.parsed(key, units::duration)
     }
 
-    /// A duration of which nothing would come if it were zero.
-    pub(super) fn some_time(&mut self, key: &'static str) -> Option<Spanned<Duration>> {
+    pub(super) fn nonzero_duration(&mut self, key: &'static str) -> Option<Spanned<Duration>> {
         self.parsed(key, |text| match units::duration(text) {
             Ok(Duration::ZERO) => Err(format!("`{key}` must be longer than zero")),
             other => other,
         })
     }
 
-    pub(super) fn size(&mut self, key: &'static str, most: u64) -> Option<Spanned<u64>> {
+    pub(super) fn size(&mut self, key: &'static str, max: u64) -> Option<Spanned<u64>> {
         self.parsed(key, |text| match units::size(text) {
-            Ok(size) if size > most => Err(format!("`{key}` is at most {most} bytes")),
+            Ok(size) if size > max => Err(format!("`{key}` must be at most {max} bytes")),
             other => other,
         })
     }
@@ -96,7 +127,7 @@ impl<'a> Table<'a> {
         let value = self.value(key)?;
         match value.get_ref().as_bool() {
             Some(boolean) => Some(Spanned::new(value.span(), boolean)),
-            None => self.wrong(key, "true or false", value),
+            None => self.type_error(key, "true or false", value),
         }
     }
 
@@ -107,20 +138,20 @@ impl<'a> Table<'a> {
     ) -> Option<Spanned<usize>> {
         let value = self.value(key)?;
         let DeValue::Integer(integer) = value.get_ref() else {
-            return self.wrong(key, "a whole number", value);
+            return self.type_error(key, "an integer", value);
         };
         match usize::from_str_radix(integer.as_str(), integer.radix()) {
             Ok(number) if range.contains(&number) => Some(Spanned::new(value.span(), number)),
             _ => {
-                let (least, most) = range.into_inner();
-                let message = format!("`{key}` is a whole number from {least} to {most}");
+                let (min, max) = range.into_inner();
+                let message = format!("`{key}` must be an integer from {min} to {max}");
                 self.problems.at(value.span(), message);
                 None
             }
         }
     }
 
-    /// Strings that mean something each.
+    /// An array of strings that `parse` accepts. Elements with errors are reported and left out.
     pub(super) fn list<T, E: Display>(
         &mut self,
         key: &'static str,
@@ -130,7 +161,7 @@ impl<'a> Table<'a> {
             return Vec::new();
         };
         let DeValue::Array(array) = value.get_ref() else {
-            self.wrong::<()>(key, "an array of strings", value);
+            self.type_error::<()>(key, "an array of strings", value);
             return Vec::new();
         };
         let mut list = Vec::new();
@@ -139,14 +170,14 @@ impl<'a> Table<'a> {
                 Some(Ok(parsed)) => list.push(Spanned::new(item.span(), parsed)),
                 Some(Err(problem)) => self.problems.at(item.span(), problem.to_string()),
                 None => {
-                    self.wrong::<()>(key, "an array of strings", item);
+                    self.type_error::<()>(key, "an array of strings", item);
                 }
             }
         }
         list
     }
 
-    /// One string that means something, or several.
+    /// A string, or an array of strings.
     pub(super) fn one_or_more<T, E: Display>(
         &mut self,
         key: &'static str,
@@ -158,16 +189,17 @@ impl<'a> Table<'a> {
         }
     }
 
-    /// A value whose type its reader judges.
-    pub(super) fn raw(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
-        self.value(key)
+    /// A value of any type.
+    pub(super) fn value(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
+        self.known_keys.push(key);
+        self.entries.get(key)
     }
 
     pub(super) fn table(&mut self, key: &'static str, name: &'static str) -> Option<Table<'a>> {
         let value = self.value(key)?;
         match value.get_ref().as_table() {
             Some(entries) => Some(Table::new(entries, name, value.span(), self.problems)),
-            None => self.wrong(key, "a table", value),
+            None => self.type_error(key, "a table", value),
         }
     }
 
@@ -176,8 +208,8 @@ impl<'a> Table<'a> {
             return Vec::new();
         };
         let DeValue::Array(array) = value.get_ref() else {
-            let expected = "an array of tables: write its header in double brackets";
-            self.wrong::<()>(key, expected, value);
+            let expected = "an array of tables, with its header in double brackets";
+            self.type_error::<()>(key, expected, value);
             return Vec::new();
         };
         let mut tables = Vec::new();
@@ -187,33 +219,33 @@ impl<'a> Table<'a> {
                     tables.push(Table::new(entries, name, item.span(), self.problems));
                 }
                 None => {
-                    self.wrong::<()>(key, "an array of tables", item);
+                    self.type_error::<()>(key, "an array of tables", item);
                 }
             }
         }
         tables
     }
 
-    /// The entries, whose keys are the writer's own.
+    /// All entries, for tables whose keys the user chooses.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry<'a>> + use<'a> {
         self.entries
             .iter()
             .map(|(key, value)| (Spanned::new(key.span(), key.get_ref().as_ref()), value))
     }
 
-    /// Reports the keys that nobody asked for.
+    /// Reports the unknown keys: those that no call has read.
     pub(super) fn finish(self) {
         for (key, _) in self.entries() {
             let name = *key.get_ref();
-            if self.asked.contains(&name) {
+            if self.known_keys.contains(&name) {
                 continue;
             }
             let message = format!("unknown key `{name}` in {}", self.name);
-            let message = match alike(name, self.asked.iter().copied()) {
-                Some(meant) => format!("{message}; did you mean `{meant}`?"),
+            let message = match most_similar(name, self.known_keys.iter().copied()) {
+                Some(similar) => format!("{message}; did you mean `{similar}`?"),
                 None => message,
             };
-            let known = format!("known here: {}", self.asked.join(", "));
+            let known = format!("known keys: {}", self.known_keys.join(", "));
             let problem = self
                 .problems
                 .problem(super::Origin::File(key.span()), message);
@@ -221,14 +253,9 @@ impl<'a> Table<'a> {
         }
     }
 
-    fn value(&mut self, key: &'static str) -> Option<&'a Spanned<DeValue<'a>>> {
-        self.asked.push(key);
-        self.entries.get(key)
-    }
-
-    fn wrong<T>(&self, key: &str, expected: &str, found: &Spanned<DeValue<'_>>) -> Option<T> {
-        let kind = kind(found.get_ref());
-        let message = format!("`{key}` is {expected}, and this is {kind}");
+    fn type_error<T>(&self, key: &str, expected: &str, found: &Spanned<DeValue<'_>>) -> Option<T> {
+        let found_type = type_name(found.get_ref());
+        let message = format!("`{key}` must be {expected}, not {found_type}");
         self.problems.at(found.span(), message);
         None
     }
@@ -237,21 +264,23 @@ impl<'a> Table<'a> {
 /// A key and its value.
 pub(super) type Entry<'a> = (Spanned<&'a str>, &'a Spanned<DeValue<'a>>);
 
-/// One of several words.
-pub(super) fn choice<T: Copy>(text: &str, words: &[(&str, T)]) -> Result<T, String> {
-    if let Some((_, value)) = words.iter().find(|(word, _)| *word == text) {
+/// The value for one of several names.
+pub(super) fn choice<T: Copy>(text: &str, names: &[(&str, T)]) -> Result<T, String> {
+    if let Some((_, value)) = names.iter().find(|(name, _)| *name == text) {
         return Ok(*value);
     }
-    let quoted: Vec<_> = words.iter().map(|(word, _)| format!("{word:?}")).collect();
-    let message = format!("{text:?} is none of {}", quoted.join(", "));
-    Err(match alike(text, words.iter().map(|(word, _)| *word)) {
-        Some(meant) => format!("{message}; did you mean {meant:?}?"),
-        None => message,
-    })
+    let quoted: Vec<_> = names.iter().map(|(name, _)| format!("{name:?}")).collect();
+    let message = format!("invalid value {text:?}: use one of {}", quoted.join(", "));
+    Err(
+        match most_similar(text, names.iter().map(|(name, _)| *name)) {
+            Some(similar) => format!("{message}; did you mean {similar:?}?"),
+            None => message,
+        },
+    )
 }
 
-/// What the type of a value is called.
-pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
+/// The name of a value's type in messages.
+pub(super) fn type_name(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",
         DeValue::Integer(_) => "an integer",
@@ -263,10 +292,10 @@ pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-fn alike<'w>(text: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
-    words
-        .map(|word| (strsim::jaro_winkler(text, word), word))
-        .filter(|(likeness, _)| *likeness > ALIKE)
+fn most_similar<'n>(text: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    names
+        .map(|name| (strsim::jaro_winkler(text, name), name))
+        .filter(|(similarity, _)| *similarity > MIN_SIMILARITY)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
-        .map(|(_, word)| word)
+        .map(|(_, name)| name)
 }

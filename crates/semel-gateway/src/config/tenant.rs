@@ -1,4 +1,4 @@
-//! `[tenant]`: who is calling.
+//! `[tenant]`: how the tenant of a request is found.
 
 use std::str::FromStr;
 use std::sync::Arc;
@@ -14,44 +14,44 @@ use crate::tenant::jwt::{Expected, Keys};
 /// Where the name of the tenant comes from.
 #[derive(Clone, Debug)]
 pub enum TenantFrom {
-    /// The credential itself, hashed: `Authorization`, else `X-Api-Key`, else nobody.
+    /// A hash of the credential: `Authorization`, else `X-Api-Key`, else `anonymous`.
     Authorization,
     /// A header that a trusted proxy sets.
     Header(HeaderName),
     /// A claim of a verified token.
     Jwt {
-        /// Which claim.
+        /// The claim.
         claim: Box<str>,
-        /// What tokens are verified by.
+        /// The verification keys.
         keys: Arc<Keys>,
     },
-    /// There is one tenant.
+    /// There is only one tenant.
     None,
 }
 
 impl TenantFrom {
-    /// What an operator should know at start, if anything.
+    /// A warning to log at start, if any.
     pub fn warning(&self) -> Option<&'static str> {
         match self {
             Self::Authorization => Some(
-                "tenants are told apart by a hash of their credential: one that changes between \
-                 two attempts is another tenant, and the retry executes again. Where credentials \
-                 are renewed, set `[tenant] from` to \"jwt:sub\" or \"header:X-Account-Id\"",
+                "tenants are identified by a hash of their credential: a credential that changes \
+                 between two attempts is another tenant, and the retry executes again. If \
+                 credentials are renewed, set `[tenant] from` to \"jwt:sub\" or \"header:X-Account-Id\"",
             ),
             Self::Header(_) | Self::Jwt { .. } | Self::None => None,
         }
     }
 }
 
-/// The setting before the keys are read.
-enum From {
+/// `from`, before the keys are read.
+enum TenantSource {
     Authorization,
     Header(HeaderName),
     Jwt(Box<str>),
     None,
 }
 
-impl FromStr for From {
+impl FromStr for TenantSource {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -60,7 +60,7 @@ impl FromStr for From {
             None if text == "none" => Ok(Self::None),
             Some(("header", name)) => {
                 let name = super::header_name(name)?;
-                // The name of a tenant is stored and shown.
+                // The tenant is stored and shown in clear text.
                 if [
                     "authorization",
                     "proxy-authorization",
@@ -70,7 +70,7 @@ impl FromStr for From {
                 .contains(&name.as_str())
                 {
                     return Err(format!(
-                        "`{name}` is a secret and cannot be a tenant's name; \
+                        "`{name}` is a secret and cannot name a tenant: \
                          write \"authorization\", which hashes it"
                     ));
                 }
@@ -78,7 +78,7 @@ impl FromStr for From {
             }
             Some(("jwt", claim)) if !claim.is_empty() => Ok(Self::Jwt(claim.into())),
             _ => Err(format!(
-                "{text:?} is no source of tenants; write \"authorization\", \
+                "invalid tenant source {text:?}: write \"authorization\", \
                  \"header:X-Account-Id\", \"jwt:sub\" or \"none\""
             )),
         }
@@ -90,11 +90,11 @@ pub(super) fn read(table: Option<Table<'_>>, environment: &Environment) -> Tenan
     let Some(mut table) = table else {
         return TenantFrom::Authorization;
     };
-    let from = table.parsed("from", From::from_str);
+    let from = table.parsed("from", TenantSource::from_str);
     let jwks_file = table.text("jwks_file");
     let secret_env = table.text("secret_env");
-    let issuer = table.parsed("issuer", filled);
-    let audience = table.parsed("audience", filled);
+    let issuer = table.parsed("issuer", non_empty);
+    let audience = table.parsed("audience", non_empty);
     let problems = table.problems;
     let jwt = [
         jwks_file.as_ref().map(Spanned::span),
@@ -102,23 +102,25 @@ pub(super) fn read(table: Option<Table<'_>>, environment: &Environment) -> Tenan
         issuer.as_ref().map(Spanned::span),
         audience.as_ref().map(Spanned::span),
     ];
-    // Where `from` itself is wrong, what belongs to it cannot be judged.
-    let unreadable = from.is_none() && table.key_span("from").is_some();
+    // If `from` itself is invalid, it is unknown which keys belong to it.
+    let from_invalid = from.is_none() && table.key_span("from").is_some();
     table.finish();
 
     let (span, claim) = match from.map(|from| (from.span(), from.into_inner())) {
-        Some((span, From::Jwt(claim))) => (span, claim),
+        Some((span, TenantSource::Jwt(claim))) => (span, claim),
         other => {
-            for span in jwt.into_iter().flatten().filter(|_| !unreadable) {
+            for span in jwt.into_iter().flatten().filter(|_| !from_invalid) {
                 problems.at(
                     span,
-                    "this is for `from = \"jwt:…\"` only, and has no effect here",
+                    "this applies to `from = \"jwt:…\"` only, and has no effect here",
                 );
             }
             return match other {
-                Some((_, From::Header(name))) => TenantFrom::Header(name),
-                Some((_, From::None)) => TenantFrom::None,
-                Some((_, From::Authorization | From::Jwt(_))) | None => TenantFrom::Authorization,
+                Some((_, TenantSource::Header(name))) => TenantFrom::Header(name),
+                Some((_, TenantSource::None)) => TenantFrom::None,
+                Some((_, TenantSource::Authorization | TenantSource::Jwt(_))) | None => {
+                    TenantFrom::Authorization
+                }
             };
         }
     };
@@ -130,11 +132,11 @@ pub(super) fn read(table: Option<Table<'_>>, environment: &Environment) -> Tenan
         (Some(file), None) => (file.span(), jwks(file.get_ref(), &expected)),
         (None, Some(name)) => (name.span(), secret(name.get_ref(), environment, &expected)),
         (Some(_), Some(name)) => {
-            let message = "tokens are verified by `jwks_file` or by `secret_env`; keep one of them";
+            let message = "set `jwks_file` or `secret_env`, not both";
             (name.span(), Err(message.to_owned()))
         }
         (None, None) => {
-            let message = "tokens cannot be verified without keys; \
+            let message = "there are no keys to verify tokens with: \
                            add `jwks_file = \"jwks.json\"` or `secret_env = \"JWT_SECRET\"`";
             (span, Err(message.to_owned()))
         }
@@ -145,7 +147,7 @@ pub(super) fn read(table: Option<Table<'_>>, environment: &Environment) -> Tenan
             keys: Arc::new(keys),
         },
         Err(problem) => {
-            problems.from(Origin::File(span), problem);
+            problems.report(Origin::File(span), problem);
             TenantFrom::None
         }
     }
@@ -157,18 +159,17 @@ fn jwks(path: &str, expected: &Expected) -> Result<Keys, String> {
 }
 
 fn secret(name: &str, environment: &Environment, expected: &Expected) -> Result<Keys, String> {
-    match environment.value(name)? {
-        Some(secret) if !secret.is_empty() => Ok(Keys::from_secret(secret.as_bytes(), expected)),
-        Some(_) => Err(format!(
-            "the variable {name} is empty: anybody could sign with it"
+    match environment.require(name)? {
+        secret if !secret.is_empty() => Ok(Keys::from_secret(secret.as_bytes(), expected)),
+        _ => Err(format!(
+            "environment variable {name} is empty: anyone could sign tokens"
         )),
-        None => Err(format!("the environment has no variable {name}")),
     }
 }
 
-fn filled(text: &str) -> Result<String, &'static str> {
+fn non_empty(text: &str) -> Result<String, &'static str> {
     if text.is_empty() {
-        return Err("this is empty; take it out if it is not to be checked");
+        return Err("this must not be empty; remove it to skip the check");
     }
     Ok(text.to_owned())
 }

@@ -1,7 +1,7 @@
 use http::StatusCode;
 use semel_core::{KeyScope, OnExpired, Stale};
-use semel_http::{Ending, InFlight, KeyRule};
-use semel_worker::webhook::{Find, Match, Rules, TenantName};
+use semel_http::{InFlight, KeyRule, OutcomeKind};
+use semel_worker::webhook::{Match, RecordSelector, Rules, TenantSelector};
 
 use super::*;
 
@@ -25,12 +25,12 @@ fn load_with(text: &str, flags: Flags, variables: &[(&str, &str)]) -> Result<Con
         flags,
         environment: Environment::from_pairs(variables.iter().copied()),
     };
-    source.load_text(Problems::of("semel.toml", text.to_owned()))
+    source.load_text(Problems::new("semel.toml", text.to_owned()))
 }
 
 const HOUR: Duration = Duration::from_hours(1);
 
-/// The contract's example.
+/// The example of the documentation.
 const EXAMPLE: &str = r#"
 listen = "127.0.0.1:8080"
 upstream = "http://127.0.0.1:3000"
@@ -90,7 +90,7 @@ response_body = "/data/object"
 const SECRET: (&str, &str) = ("PSP_WEBHOOK_SECRET", "whsec_MDEyMzQ1Njc4OWFiY2RlZg==");
 
 #[test]
-fn the_example_is_read() {
+fn the_example_is_valid() {
     let config = load_with(EXAMPLE, Flags::default(), &[SECRET]).unwrap();
     assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
     assert_eq!(config.upstream.to_string(), "http://127.0.0.1:3000");
@@ -123,7 +123,7 @@ fn the_example_is_read() {
         in_flight: InFlight::Reject,
         policy,
         fingerprint: rules,
-        outcomes: [(StatusCode::SERVICE_UNAVAILABLE, Ending::NotExecuted)].into(),
+        outcomes: [(StatusCode::SERVICE_UNAVAILABLE, OutcomeKind::NotExecuted)].into(),
         store_headers: vec![HeaderName::from_static("x-request-cost")],
         store_set_cookie: false,
         reconcile: Some(ReconcileConfig {
@@ -155,7 +155,7 @@ fn the_example_is_read() {
         completed: when(&["payment.succeeded", "payment.declined"]),
         not_executed: when(&["payment.never_created"]),
         response_body: Some("/data/object".parse().unwrap()),
-        ..Rules::new(Find::Operation(
+        ..Rules::new(RecordSelector::Operation(
             "/data/metadata/operation_id".parse().unwrap(),
         ))
     };
@@ -193,7 +193,7 @@ fn an_empty_file_has_the_defaults_of_the_example() {
 }
 
 /// The keys that the example does not have.
-const THE_REST: &str = r#"
+const OTHER_KEYS: &str = r#"
 dialect = "stripe"
 header = "X-Idempotency-Key"
 replayed_header = "X-Replayed"
@@ -246,7 +246,7 @@ key = "ignored"
 
 #[test]
 fn every_other_key_is_read() {
-    let config = load(THE_REST).unwrap();
+    let config = load(OTHER_KEYS).unwrap();
     assert_eq!(config.dialect, Dialect::Stripe);
     assert_eq!(config.header, "x-idempotency-key");
     assert_eq!(config.replayed_header, "x-replayed");
@@ -286,7 +286,7 @@ fn every_other_key_is_read() {
         (guard.windows.body, guard.on_expired),
         (Duration::ZERO, OnExpired::Execute)
     );
-    // `[policy]` deletes, this route does not, and it names no time of its own.
+    // `[policy]` deletes; this route keeps a tombstone for the default time.
     assert_eq!(guard.windows.tombstone, Some(30 * 24 * HOUR));
     assert_eq!(post.policy.upstream_timeout, seconds(120));
     assert_eq!(
@@ -302,9 +302,9 @@ fn every_other_key_is_read() {
     assert_eq!(
         outcomes,
         [
-            (402, Ending::Completed),
-            (403, Ending::Forget),
-            (502, Ending::Unknown)
+            (402, OutcomeKind::Completed),
+            (403, OutcomeKind::Forget),
+            (502, OutcomeKind::Unknown)
         ]
     );
     let rules = semel_core::fingerprint::Options {
@@ -318,13 +318,13 @@ fn every_other_key_is_read() {
     assert_eq!(post.fingerprint, rules);
 
     assert_eq!(delete.in_flight, InFlight::Wait { max: seconds(5) });
-    // Shorter than that of `[policy]`, so the body goes with the record.
+    // Shorter than in `[policy]`, so the body retention is capped.
     assert_eq!(delete.policy.guard.windows.body, HOUR);
     assert_eq!(patch.key, KeyRule::Ignored);
 }
 
 #[test]
-fn flags_beat_the_environment_which_beats_the_file() {
+fn flags_override_the_environment_which_overrides_the_file() {
     let file = "listen = \"127.0.0.1:1\"\nupstream = \"http://file\"\nstore = \"sqlite:file\"\n\
                 dialect = \"stripe\"\n[admin]\nlisten = \"127.0.0.1:2\"";
     let variables = [
@@ -382,7 +382,7 @@ fn flags_beat_the_environment_which_beats_the_file() {
 }
 
 #[test]
-fn a_store_that_forgets_has_to_be_meant() {
+fn the_memory_store_needs_allow_volatile() {
     let flags = Flags {
         allow_volatile: true,
         ..Flags::default()
@@ -494,7 +494,7 @@ fn a_report_shows_the_line() {
 }
 
 #[test]
-fn viewers_have_a_token_of_their_own() {
+fn viewers_need_their_own_token() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("token");
     std::fs::write(&path, "for-viewers\n").unwrap();
@@ -519,7 +519,8 @@ fn viewers_have_a_token_of_their_own() {
     let report = load_with(&text, upstream.clone(), &same).unwrap_err();
     let report = report.to_string();
     assert!(
-        report.starts_with("semel.toml:3:21: ") && report.contains("viewers could decide"),
+        report.starts_with("semel.toml:3:21: ")
+            && report.contains("viewers could act as operators"),
         "{report}"
     );
     let report = load_with(&text, upstream, &[]).unwrap_err().to_string();

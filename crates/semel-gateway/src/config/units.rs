@@ -1,8 +1,13 @@
-//! Durations and sizes, as people write them. One number, one unit: `90m`, not `1h30m`.
+//! Durations and sizes: one number and one unit, such as `90m` or `8MiB`.
+//!
+//! Why not `humantime` and `bytesize`: both accept more than the documentation promises, and some of
+//! it is dangerous. `humantime` reads `1M` as a month beside `1m`, a minute; `bytesize` reads a
+//! missing unit as bytes, and `8M` as decimal megabytes. Here each of these is an error that says
+//! what to write.
 
 use std::time::Duration;
 
-/// The longest duration. A century is a slip of the finger, and sums of several still fit the
+/// Maximum duration. A century is certainly a typing error, and the sum of several still fits the
 /// microseconds of a timestamp.
 pub const MAX_DURATION: Duration = Duration::from_hours(100 * 365 * 24);
 
@@ -15,7 +20,7 @@ const DURATIONS: [(&str, u64); 5] = [
     ("ms", 1),
 ];
 
-/// Bytes per unit. `KB` is written by many who mean `kB`.
+/// Bytes per unit. `KB` is a common spelling of `kB`.
 const SIZES: [(&str, u64); 8] = [
     ("B", 1),
     ("KiB", 1 << 10),
@@ -27,66 +32,73 @@ const SIZES: [(&str, u64); 8] = [
     ("GB", 1_000_000_000),
 ];
 
-/// Reads `30s`, `5m`, `24h`, `30d` or `100ms`.
+/// Parses `30s`, `5m`, `24h`, `30d` or `100ms`.
 ///
 /// ```
 /// # use std::time::Duration;
 /// # use semel_gateway::config::duration;
 /// assert_eq!(duration("5m"), Ok(Duration::from_mins(5)));
-/// assert!(duration("30").is_err());
+/// assert_eq!(
+///     duration("30").unwrap_err(),
+///     r#"invalid duration "30": add a unit, for example "30s""#
+/// );
 /// ```
 ///
 /// # Errors
-/// A message with the way out.
+/// A message that says what to write.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    let advice = r#"write a whole number and a unit: "100ms", "30s", "5m", "24h" or "30d""#;
-    let milliseconds = read(text, &DURATIONS)
-        .map_err(|problem| format!("{text:?} is no duration: {problem}; {advice}"))?;
+    let invalid = |problem| format!("invalid duration {text:?}: {problem}");
+    let milliseconds = parse(text, &DURATIONS, "s").map_err(invalid)?;
     let duration = Duration::from_millis(milliseconds);
     if duration > MAX_DURATION {
-        return Err(format!("{text:?} is longer than a hundred years"));
+        return Err(invalid("the maximum is 100 years".to_owned()));
     }
     Ok(duration)
 }
 
-/// Reads `8MiB`, `1KiB`, `512B` or `1MB` as bytes.
+/// Parses `8MiB`, `1KiB`, `512B` or `1MB` as bytes.
 ///
 /// # Errors
-/// A message with the way out.
+/// A message that says what to write.
 pub fn size(text: &str) -> Result<u64, String> {
-    let advice = r#"write a whole number and a unit: "512B", "1KiB", "8MiB" or "1MB""#;
-    read(text, &SIZES).map_err(|problem| format!("{text:?} is no size: {problem}; {advice}"))
+    parse(text, &SIZES, "MiB").map_err(|problem| format!("invalid size {text:?}: {problem}"))
 }
 
-/// As [`duration`] would read it, in the longest unit that fits.
-pub(super) fn spell(duration: Duration) -> String {
+/// Formats a duration as [`duration`] parses it, in the longest unit that fits.
+pub(super) fn format_duration(duration: Duration) -> String {
     let milliseconds = duration.as_millis();
-    let (unit, each) = DURATIONS
+    let (unit, factor) = DURATIONS
         .iter()
-        .find(|(_, each)| milliseconds.is_multiple_of(u128::from(*each)) && milliseconds > 0)
+        .find(|(_, factor)| milliseconds.is_multiple_of(u128::from(*factor)) && milliseconds > 0)
         .unwrap_or(&("s", 1000));
-    format!("{}{unit}", milliseconds / u128::from(*each))
+    format!("{}{unit}", milliseconds / u128::from(*factor))
 }
 
-fn read(text: &str, units: &[(&str, u64)]) -> Result<u64, &'static str> {
+fn parse(text: &str, units: &[(&str, u64)], example_unit: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     if number.is_empty() {
-        return Err("it does not begin with a digit");
+        return Err(format!(
+            "begin with a number, for example \"30{example_unit}\""
+        ));
     }
     if unit.is_empty() {
-        return Err("it has no unit");
+        return Err(format!(
+            "add a unit, for example \"{number}{example_unit}\""
+        ));
     }
-    let each = units
-        .iter()
-        .find(|(name, _)| *name == unit)
-        .map(|(_, each)| *each)
-        .ok_or("the unit is unknown")?;
+    let Some((_, factor)) = units.iter().find(|(name, _)| *name == unit) else {
+        let known: Vec<_> = units.iter().map(|(name, _)| format!("{name:?}")).collect();
+        return Err(format!(
+            "unknown unit {unit:?}; use one of {}",
+            known.join(", ")
+        ));
+    };
     number
         .parse::<u64>()
         .ok()
-        .and_then(|number| number.checked_mul(each))
-        .ok_or("it is too large")
+        .and_then(|number| number.checked_mul(*factor))
+        .ok_or_else(|| "it is too large".to_owned())
 }
 
 #[cfg(test)]
@@ -156,9 +168,9 @@ mod tests {
     }
 
     #[test]
-    fn spelling_leads_back() {
+    fn formatted_durations_parse_to_the_same_value() {
         for text in ["100ms", "1500ms", "30s", "90m", "25h", "30d", "0s"] {
-            assert_eq!(spell(duration(text).unwrap()), text);
+            assert_eq!(format_duration(duration(text).unwrap()), text);
         }
     }
 }

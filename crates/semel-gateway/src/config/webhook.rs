@@ -1,4 +1,4 @@
-//! `[[webhook]]`: who sends events, and what they mean.
+//! `[[webhook]]`: the sources of events, and what their events mean.
 
 mod rules;
 
@@ -6,13 +6,13 @@ use std::ops::Range;
 
 use http::HeaderName;
 use semel_core::fingerprint::Pointer;
-use semel_worker::webhook::{MAX_SECRETS, Scheme, Source};
+use semel_worker::webhook::{Scheme, Source};
 use toml::Spanned;
 
 use super::table::{Table, choice};
-use super::{Environment, Origin, RouteConfig, header_name, read_file};
+use super::{Environment, Origin, RouteConfig, header_name, secrets};
 
-/// The most sources of events.
+/// Maximum number of sources.
 pub const MAX_WEBHOOKS: usize = 64;
 
 /// One source of events.
@@ -20,37 +20,37 @@ pub const MAX_WEBHOOKS: usize = 64;
 pub struct WebhookConfig {
     /// How its events are verified and read.
     pub source: Source,
-    /// What its events are about; without it, every operation that has a name.
+    /// The operation of its events; by default every named operation.
     pub operation: Option<Box<str>>,
 }
 
-/// What a webhook takes over from the rest of the file.
-pub(super) struct Around<'a> {
+/// Settings from the rest of the file.
+pub(super) struct WebhookContext<'a> {
     pub(super) environment: &'a Environment,
     pub(super) routes: &'a [RouteConfig],
-    /// The name of the only tenant, where there is one.
+    /// The name of the only tenant, if there is only one.
     pub(super) one_tenant: Option<&'static str>,
 }
 
-/// Reads all sources and compares their names.
-pub(super) fn read(tables: Vec<Table<'_>>, around: &Around<'_>) -> Vec<WebhookConfig> {
+/// Reads all sources and reports duplicate names.
+pub(super) fn read(tables: Vec<Table<'_>>, context: &WebhookContext<'_>) -> Vec<WebhookConfig> {
     let mut webhooks: Vec<WebhookConfig> = Vec::new();
     let mut seen: Vec<(String, Range<usize>)> = Vec::new();
     for (at, table) in tables.into_iter().enumerate() {
         let problems = table.problems;
         if at == MAX_WEBHOOKS {
-            let message = format!("at most {MAX_WEBHOOKS} webhooks are taken");
+            let message = format!("too many webhooks: the maximum is {MAX_WEBHOOKS}");
             problems.at(table.span(), message);
             break;
         }
-        let (name, webhook) = read_one(table, around);
+        let (name, webhook) = read_one(table, context);
         webhooks.extend(webhook);
         let Some(name) = name else { continue };
         match seen.iter().find(|(other, _)| other == name.get_ref()) {
             Some((other, first)) => {
-                let message = format!("there is a source {other:?} already");
+                let message = format!("duplicate source {other:?}");
                 let problem = problems.problem(Origin::File(name.span()), message);
-                problems.add(problem.also(first.clone(), "this one"));
+                problems.add(problem.with_related(first.clone(), "first used here"));
             }
             None => seen.push((name.get_ref().clone(), name.span())),
         }
@@ -60,22 +60,18 @@ pub(super) fn read(tables: Vec<Table<'_>>, around: &Around<'_>) -> Vec<WebhookCo
 
 fn read_one(
     mut table: Table<'_>,
-    around: &Around<'_>,
+    context: &WebhookContext<'_>,
 ) -> (Option<Spanned<String>>, Option<WebhookConfig>) {
     let problems = table.problems;
-    for (key, example) in [
-        ("source", "source = \"psp\""),
-        ("scheme", "scheme = \"standard\""),
-    ] {
-        if table.key_span(key).is_none() {
-            let message = format!("the webhook has no `{key}`; write `{example}`");
-            problems.at(table.span(), message);
-        }
-    }
+    table.require("source", "source = \"psp\"");
+    table.require("scheme", "scheme = \"standard\"");
     let name = table.parsed("source", |text| Ok::<_, String>(text.to_owned()));
     let scheme = read_scheme(&mut table);
-    let secrets = read_secrets(&mut table, scheme.as_ref(), around.environment);
-    let tolerance = table.some_time("tolerance");
+    let required = "[[webhook]] has no secret to verify events with: add \
+                    `secret_env = \"PSP_SECRET\"` or `secret_file = \"psp.secret\"`";
+    let environment = context.environment;
+    let secrets = secrets::read(&mut table, scheme.as_ref(), environment, Some(required));
+    let tolerance = table.nonzero_duration("tolerance");
     if let (
         Some(tolerance),
         Some(Scheme::Hmac {
@@ -86,8 +82,8 @@ fn read_one(
         let message = "`tolerance` has no effect without `timestamp_header`";
         problems.at(tolerance.span(), message);
     }
-    let remember = table.some_time("remember");
-    let (operation, rules) = rules::read(&mut table, around);
+    let remember = table.nonzero_duration("remember");
+    let (operation, rules) = rules::read(&mut table, context);
     table.finish();
 
     let (Some(named), Some(scheme), Some(secrets), Some(rules)) = (&name, scheme, secrets, rules)
@@ -111,44 +107,43 @@ fn read_one(
     (name, Some(WebhookConfig { source, operation }))
 }
 
-/// The scheme's word, before what belongs to it is read.
+/// `scheme`, before the keys that belong to it are read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Word {
+enum SchemeName {
     Standard,
     Stripe,
     Hmac,
 }
 
 fn read_scheme(table: &mut Table<'_>) -> Option<Scheme> {
-    const OF_HMAC: [&str; 3] = ["signature_header", "timestamp_header", "event_id"];
-    let words = [
-        ("standard", Word::Standard),
-        ("standard-webhooks", Word::Standard),
-        ("stripe", Word::Stripe),
-        ("hmac-sha256", Word::Hmac),
+    const HMAC_KEYS: [&str; 3] = ["signature_header", "timestamp_header", "event_id"];
+    let names = [
+        ("standard", SchemeName::Standard),
+        ("standard-webhooks", SchemeName::Standard),
+        ("stripe", SchemeName::Stripe),
+        ("hmac-sha256", SchemeName::Hmac),
     ];
-    let word = table.parsed("scheme", |text| choice(text, &words));
+    let scheme = table.parsed("scheme", |text| choice(text, &names));
     let signature = table.parsed("signature_header", header_name);
     let timestamp = table.parsed("timestamp_header", header_name);
     let event_id = table.parsed("event_id", str::parse::<Pointer>);
     let problems = table.problems;
-    match word?.into_inner() {
-        word @ (Word::Standard | Word::Stripe) => {
-            for span in OF_HMAC.into_iter().filter_map(|key| table.key_span(key)) {
-                problems.at(
-                    span,
-                    "this is for `scheme = \"hmac-sha256\"` only, and has no effect here",
-                );
-            }
-            Some(match word {
-                Word::Standard => Scheme::Standard,
-                Word::Stripe | Word::Hmac => Scheme::Stripe,
+    match scheme?.into_inner() {
+        scheme @ (SchemeName::Standard | SchemeName::Stripe) => {
+            table.reject(HMAC_KEYS, |key| {
+                format!(
+                    "`{key}` applies to `scheme = \"hmac-sha256\"` only, and has no effect here"
+                )
+            });
+            Some(match scheme {
+                SchemeName::Standard => Scheme::Standard,
+                SchemeName::Stripe | SchemeName::Hmac => Scheme::Stripe,
             })
         }
-        Word::Hmac => {
+        SchemeName::Hmac => {
             if table.key_span("event_id").is_none() {
-                let message = "`hmac-sha256` needs an `event_id`: an event without one cannot be \
-                               told from its repetition; write `event_id = \"/id\"`";
+                let message = "`hmac-sha256` needs an `event_id` to detect repeated events: add \
+                               `event_id = \"/id\"`";
                 problems.at(table.span(), message);
             }
             let signature = signature.map_or_else(
@@ -160,7 +155,7 @@ fn read_scheme(table: &mut Table<'_>) -> Option<Scheme> {
             {
                 problems.at(
                     timestamp.span(),
-                    "the signature and its time are in two headers",
+                    "`signature_header` and `timestamp_header` must differ",
                 );
             }
             Some(Scheme::Hmac {
@@ -169,80 +164,5 @@ fn read_scheme(table: &mut Table<'_>) -> Option<Scheme> {
                 event_id: event_id?.into_inner(),
             })
         }
-    }
-}
-
-/// The secrets, read at the edge. Where there is a problem, it is told.
-fn read_secrets(
-    table: &mut Table<'_>,
-    scheme: Option<&Scheme>,
-    environment: &Environment,
-) -> Option<Vec<String>> {
-    let problems = table.problems;
-    let (asked, all) = each_secret(table, scheme, environment);
-    let given = ["secret_env", "secret_file"]
-        .into_iter()
-        .filter_map(|key| table.key_span(key))
-        .next_back();
-    match given {
-        None => problems.at(
-            table.span(),
-            "without a secret anybody could send events; write `secret_env = \"PSP_SECRET\"` or \
-             `secret_file = \"psp.secret\"`",
-        ),
-        Some(span) if asked == 0 || asked > MAX_SECRETS => {
-            let message = format!("a webhook has 1 to {MAX_SECRETS} secrets, and this has {asked}");
-            problems.at(span, message);
-        }
-        Some(_) => {}
-    }
-    (asked == all.len() && (1..=MAX_SECRETS).contains(&asked)).then_some(all)
-}
-
-/// How many secrets are asked for, and those that can be used.
-pub(super) fn each_secret(
-    table: &mut Table<'_>,
-    scheme: Option<&Scheme>,
-    environment: &Environment,
-) -> (usize, Vec<String>) {
-    let problems = table.problems;
-    let fit = |from: &str, secret: String| match scheme.map(|scheme| scheme.check(&secret)) {
-        Some(Err(problem)) => Err(format!("{from}: {problem}")),
-        Some(Ok(())) | None => Ok(secret),
-    };
-    let mut asked = 0;
-    let mut all = Vec::new();
-    for spanned in table.one_or_more("secret_env", |name| Ok::<_, String>(name.to_owned())) {
-        asked += 1;
-        let name = spanned.get_ref();
-        let secret = environment.value(name).and_then(|value| {
-            let value = value.ok_or_else(|| format!("the environment has no variable {name}"))?;
-            fit(&format!("the variable {name}"), value)
-        });
-        keep(secret, &spanned.span(), problems, &mut all);
-    }
-    for spanned in table.one_or_more("secret_file", |path| Ok::<_, String>(path.to_owned())) {
-        asked += 1;
-        let path = spanned.get_ref();
-        // Editors end a file with a line break; nobody means it.
-        let secret = read_file(path.as_ref()).and_then(|text| {
-            let text = text.strip_suffix('\n').unwrap_or(&text);
-            let text = text.strip_suffix('\r').unwrap_or(text);
-            fit(path, text.to_owned())
-        });
-        keep(secret, &spanned.span(), problems, &mut all);
-    }
-    (asked, all)
-}
-
-fn keep(
-    secret: Result<String, String>,
-    span: &Range<usize>,
-    problems: &super::problem::Problems,
-    all: &mut Vec<String>,
-) {
-    match secret {
-        Ok(secret) => all.push(secret),
-        Err(problem) => problems.at(span.clone(), problem),
     }
 }

@@ -1,16 +1,14 @@
-//! Whether a request means one thing only.
-//!
-//! The byte scanner has judged the framing; here the parsed head is judged, the same for
-//! HTTP/1 and HTTP/2.
+//! Refuses requests whose parsed head is ambiguous, for HTTP/1 and HTTP/2 alike. The byte scanner
+//! has already checked the framing.
 
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Authority;
 use http::{Method, Uri, Version, request};
 
-/// Why a request was refused before anything looked at it.
+/// Why a request was refused before it reached the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// `CONNECT` asks for a tunnel past every guard.
+    /// `CONNECT` would open a tunnel that bypasses the layer.
     Connect,
     /// A target that is neither a path nor an absolute URI.
     Target,
@@ -18,30 +16,30 @@ pub(crate) enum Refusal {
     Host,
     /// The target names one host and `Host` another.
     HostMismatch,
-    /// `Connection` names a header that is not its to remove.
+    /// `Connection` names an end-to-end header.
     Connection,
     /// More than one `Content-Length`.
     Length,
 }
 
 impl Refusal {
-    /// In plain words, for the caller.
+    /// The `detail` of the problem response.
     pub(crate) fn detail(self) -> &'static str {
         match self {
-            Self::Connect => "CONNECT is not served here.",
+            Self::Connect => "CONNECT is not supported.",
             Self::Target => "The request target must be a path or an absolute http(s) URI.",
             Self::Host => "Send exactly one valid Host header.",
             Self::HostMismatch => "The Host header differs from the host in the request target.",
             Self::Connection => {
-                "The Connection header names a header that is meant for the application; \
-                 such a header would be lost on the way."
+                "The Connection header names an end-to-end header; the gateway would have to remove \
+                 it before the application sees it."
             }
             Self::Length => "Send one Content-Length.",
         }
     }
 }
 
-/// Judges the head of a request.
+/// Checks the head of a request.
 pub(crate) fn check(
     method: &Method,
     uri: &Uri,
@@ -61,8 +59,8 @@ pub(crate) fn check(
         return Err(Refusal::Target);
     }
     check_host(uri.authority(), version, headers)?;
-    // The scanner sees to this on HTTP/1, where hyper merges the lines. On HTTP/2 the frames
-    // say the length, but the layer behind us may look at the header.
+    // On HTTP/1 hyper merges the lines, so the scanner checks this. On HTTP/2 the frames carry the
+    // length, but the layer may read the header.
     if more_than_one(headers, &header::CONTENT_LENGTH) {
         return Err(Refusal::Length);
     }
@@ -101,8 +99,7 @@ fn same_host(target: &Authority, host: &HeaderValue) -> bool {
         .eq_ignore_ascii_case(target.as_str().as_bytes())
 }
 
-/// The characters of a host and port, and nothing that could end one: no user name, no path,
-/// no list.
+/// The characters of a host and port; no user name, path or list.
 fn is_host(host: &[u8]) -> bool {
     !host.is_empty()
         && host
@@ -110,9 +107,9 @@ fn is_host(host: &[u8]) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"-._~%!$&'()*+;=:[]".contains(byte))
 }
 
-/// A header named in `Connection` is removed on the way. So a caller could have the
-/// application never see its key, while the gateway did: refused, whatever the key's header is
-/// called. Headers that are hop-by-hop anyway may be named.
+/// A proxy removes headers named in `Connection`. A client could use that to hide its key from the
+/// application while the gateway sees it, so naming an end-to-end header is refused, whatever the
+/// key's header is called. Hop-by-hop headers may be named.
 fn check_connection(headers: &HeaderMap) -> Result<(), Refusal> {
     for line in headers.get_all(header::CONNECTION) {
         for token in line.as_bytes().split(|byte| *byte == b',') {
@@ -120,7 +117,7 @@ fn check_connection(headers: &HeaderMap) -> Result<(), Refusal> {
             if token.eq_ignore_ascii_case(b"close") || token.eq_ignore_ascii_case(b"keep-alive") {
                 continue;
             }
-            // What is not a header name names no header.
+            // Not a valid header name, so no header can match.
             let Ok(name) = HeaderName::from_bytes(token) else {
                 continue;
             };
@@ -141,7 +138,7 @@ mod tests {
     use super::*;
     use http::Request;
 
-    fn judge(
+    fn check_request(
         method: &str,
         uri: &str,
         version: Version,
@@ -156,7 +153,7 @@ mod tests {
 
     #[test]
     #[expect(clippy::too_many_lines, reason = "a table")]
-    fn one_meaning_only() {
+    fn ambiguous_hosts_and_targets_are_refused() {
         use Version as V;
         let host = ("host", "a.example");
         for (method, uri, version, headers, expected) in [
@@ -266,7 +263,7 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                judge(method, uri, version, headers),
+                check_request(method, uri, version, headers),
                 expected,
                 "{method} {uri} {headers:?}"
             );
@@ -274,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn connection_may_not_take_a_header_away() {
+    fn connection_may_not_name_an_end_to_end_header() {
         for (connection, other, expected) in [
             ("keep-alive", "idempotency-key", Ok(())),
             ("close, TE", "te", Ok(())),
@@ -312,7 +309,7 @@ mod tests {
                 headers.push(("host", "a"));
             }
             assert_eq!(
-                judge("POST", "/", Version::HTTP_11, &headers),
+                check_request("POST", "/", Version::HTTP_11, &headers),
                 expected,
                 "{connection}"
             );

@@ -1,4 +1,4 @@
-//! Which headers go on to the next hop.
+//! Which headers are forwarded, to the upstream and back.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
@@ -17,12 +17,11 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// The one protocol that may take over a connection. Any other could carry HTTP requests past
-/// the guard (`h2c` does exactly this), so it is not offered to the upstream.
+/// The only protocol that may be upgraded to. Any other could carry HTTP requests that bypass the
+/// layer (`h2c` does exactly this), so it is not forwarded to the upstream.
 const WEBSOCKET: HeaderValue = HeaderValue::from_static("websocket");
 
-/// Where requests go: what is put in front of the path, and the host for a caller that named
-/// none (HTTP/1.0).
+/// The path prefix of the upstream, and the host for clients that send none (HTTP/1.0).
 #[derive(Debug, Clone)]
 pub(crate) struct Target {
     /// Without a trailing slash; empty for a base at the root.
@@ -30,16 +29,16 @@ pub(crate) struct Target {
     pub(crate) host: HeaderValue,
 }
 
-/// Whether the caller may be handed the connection as a raw stream afterwards.
+/// Whether the connection may become a raw stream after the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tunnel {
-    /// It asked for a WebSocket, and may have one.
-    Wanted,
+    /// The client asked for a WebSocket.
+    Requested,
     /// An ordinary exchange.
     No,
 }
 
-/// Makes a received request into the one for the upstream.
+/// Rewrites a received request for the upstream.
 pub(crate) fn request<B: Body>(
     parts: &mut request::Parts,
     body: &B,
@@ -62,21 +61,21 @@ pub(crate) fn request<B: Body>(
             .headers
             .insert(header::TE, HeaderValue::from_static("trailers"));
     }
-    if tunnel == Tunnel::Wanted {
+    if tunnel == Tunnel::Requested {
         parts
             .headers
             .insert(header::CONNECTION, HeaderValue::from_static("upgrade"));
         parts.headers.insert(header::UPGRADE, WEBSOCKET);
     }
 
-    // The caller's own `Host` goes on: applications build links and choose tenants from it.
+    // The client's `Host` is forwarded: applications build links and choose tenants from it.
     let host = parts
         .headers
         .entry(header::HOST)
         .or_insert_with(|| target.host.clone())
         .clone();
     if let Some(peer) = parts.extensions.get::<Peer>() {
-        forwarded(&mut parts.headers, peer, host);
+        add_forwarded(&mut parts.headers, peer, host);
     }
     annotate(&mut parts.headers, &parts.extensions);
 
@@ -85,10 +84,10 @@ pub(crate) fn request<B: Body>(
     Ok(tunnel)
 }
 
-/// Makes the upstream's answer into the one for the caller.
+/// Rewrites the upstream's response for the client.
 pub(crate) fn response(parts: &mut response::Parts) {
     let switching = parts.status == StatusCode::SWITCHING_PROTOCOLS;
-    strip(&mut parts.headers, Direction::ToCaller);
+    strip(&mut parts.headers, Direction::ToClient);
     if switching {
         parts
             .headers
@@ -121,7 +120,7 @@ fn tunnel(parts: &request::Parts) -> Tunnel {
         && single(&parts.headers, &header::UPGRADE)
             .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"websocket"))
         && has_token(&parts.headers, &header::CONNECTION, b"upgrade");
-    if asked { Tunnel::Wanted } else { Tunnel::No }
+    if asked { Tunnel::Requested } else { Tunnel::No }
 }
 
 fn accepts_trailers(headers: &HeaderMap) -> bool {
@@ -144,51 +143,51 @@ fn has_token(headers: &HeaderMap, name: &HeaderName, token: &[u8]) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
     ToUpstream,
-    ToCaller,
+    ToClient,
 }
 
-/// Removes what belongs to the last hop only, in one pass over the names.
+/// Removes hop-by-hop headers in one pass over the names.
 fn strip(headers: &mut HeaderMap, direction: Direction) {
     // Empty for most messages, and then without an allocation.
-    let mut doomed: Vec<HeaderName> = Vec::new();
+    let mut removed: Vec<HeaderName> = Vec::new();
     for name in headers.keys() {
         let text = name.as_str();
-        let goes = super::is_hop_by_hop(text)
+        let remove = super::is_hop_by_hop(text)
             || (direction == Direction::ToUpstream
-                // `Expect` is answered by our own server, which asks for the body when it is
-                // wanted; sent on, the upstream would wait for a body that is under way.
-                && (super::is_ours(text) || text == "content-length" || text == "expect"));
-        if goes {
-            doomed.push(name.clone());
+                // The gateway's own server answers `Expect` when the service reads the body. If it
+                // were forwarded, the upstream would answer it as well.
+                && (super::is_semel_header(text) || text == "content-length" || text == "expect"));
+        if remove {
+            removed.push(name.clone());
         }
     }
-    if direction == Direction::ToCaller {
-        named_in_connection(headers, &mut doomed);
+    if direction == Direction::ToClient {
+        named_in_connection(headers, &mut removed);
     }
-    for name in doomed {
+    for name in removed {
         headers.remove(name);
     }
 }
 
-/// What the upstream names in `Connection` goes too, except what frames or describes the
-/// answer: that is not the connection's. (A request that does this was refused on arrival.)
-fn named_in_connection(headers: &HeaderMap, doomed: &mut Vec<HeaderName>) {
+/// Also removes what the upstream names in `Connection`, except headers that frame or describe the
+/// response. (A request that does this was refused on arrival.)
+fn named_in_connection(headers: &HeaderMap, removed: &mut Vec<HeaderName>) {
     for line in headers.get_all(header::CONNECTION) {
         for token in line.as_bytes().split(|byte| *byte == b',') {
             if let Ok(name) = HeaderName::from_bytes(token.trim_ascii())
                 && !name.as_str().starts_with("content-")
                 && name != header::LOCATION
                 && name != header::SET_COOKIE
-                && !super::is_ours(name.as_str())
+                && !super::is_semel_header(name.as_str())
             {
-                doomed.push(name);
+                removed.push(name);
             }
         }
     }
 }
 
-/// Says how the body is framed, from the body alone. hyper would leave a `POST` without a
-/// length and drop the body of a `GET` that has none.
+/// Sets the framing headers from the body alone. hyper would send a `POST` without a length and
+/// drop the body of a `GET` without one.
 fn reframe<B: Body>(headers: &mut HeaderMap, method: &Method, body: &B) {
     if body.is_end_stream() {
         if !matches!(
@@ -205,9 +204,9 @@ fn reframe<B: Body>(headers: &mut HeaderMap, method: &Method, body: &B) {
     }
 }
 
-/// Says who called. The lists are appended to, as RFC 7239 has it: the last entry is the one
-/// we know, those before are hearsay. Scheme and host are ours to say and replace what came.
-fn forwarded(headers: &mut HeaderMap, peer: &Peer, host: HeaderValue) {
+/// Adds the client's address. `X-Forwarded-For` and `Forwarded` are appended to, as RFC 7239 says:
+/// only the last entry is verified. Scheme and host replace what the client sent.
+fn add_forwarded(headers: &mut HeaderMap, peer: &Peer, host: HeaderValue) {
     append(headers, X_FORWARDED_FOR, peer.forwarded_for());
     append(headers, header::FORWARDED, peer.forwarded());
     headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(peer.scheme()));
@@ -225,12 +224,12 @@ fn append(headers: &mut HeaderMap, name: HeaderName, last: &HeaderValue) {
         chain.put_slice(b", ");
     }
     chain.put_slice(last.as_bytes());
-    // Made of valid values and `, `, so it is one; and if not, ours is the part we vouch for.
+    // Valid values joined by `, ` are a valid value; the fallback keeps the verified part.
     let value = HeaderValue::from_maybe_shared(chain.freeze()).unwrap_or_else(|_| last.clone());
     headers.insert(name, value);
 }
 
-/// The path and query as received, byte for byte, behind the base's path.
+/// The path and query as received, byte for byte, after the prefix.
 fn rewrite(uri: &Uri, prefix: &str) -> Result<Uri, http::Error> {
     let received = uri.path_and_query();
     let path = match received {

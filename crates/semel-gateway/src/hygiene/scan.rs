@@ -1,31 +1,32 @@
-//! A strict reading of HTTP/1 framing, run over the bytes before hyper sees them.
+//! A strict scanner for HTTP/1 framing, run over the bytes before hyper parses them.
 //!
-//! hyper's parser takes a bare LF for a line end, drops a `Content-Length` beside a
-//! `Transfer-Encoding`, merges repeated lengths and leaves out what follows a `#`. Each is a
-//! place where another program reads the same bytes differently, and the difference is a
-//! smuggled request. The scanner follows the framing itself, accepts the one form that every
-//! reader understands alike, and refuses the rest; what it lets pass, hyper reads the same way.
+//! Why our own: hyper's parser accepts a bare LF as a line end, drops a `Content-Length` beside a
+//! `Transfer-Encoding`, merges repeated lengths and drops a `#` fragment, and offers no strict
+//! mode. Another program may parse the same bytes differently, and that difference is how requests
+//! are smuggled. `httparse` parses heads but does not follow bodies and chunks. The scanner follows
+//! the framing itself, accepts the one form that all parsers agree on, and refuses the rest; what
+//! it accepts, hyper parses the same way.
 
 use memchr::{memchr, memchr2};
 
-/// The bytes did not keep to the strict form.
+/// The bytes are not in the strict form.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
-    /// How many bytes of the scanned piece come before the offending line.
+    /// How many bytes of the scanned chunk precede the offending line.
     pub(crate) keep: usize,
 }
 
-/// No line form allows these bytes.
-struct Bad;
+/// The line is not in the strict form.
+struct Malformed;
 
-/// Follows one connection's inbound bytes.
+/// Scans the inbound bytes of one connection.
 #[derive(Debug)]
 pub(crate) struct Scanner {
     state: State,
     framing: Framing,
     /// The beginning of a line whose end has not arrived.
-    carry: Vec<u8>,
-    /// A line longer than this is refused, so that `carry` is bounded.
+    partial_line: Vec<u8>,
+    /// A line longer than this is refused, so that `partial_line` is bounded.
     max_line: usize,
 }
 
@@ -47,10 +48,10 @@ enum State {
     Trailer,
 }
 
-/// What the head said so far about the body.
+/// The framing that the head has declared so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Framing {
-    Unsaid,
+    Undeclared,
     Length(u64),
     Chunked,
 }
@@ -59,8 +60,8 @@ impl Scanner {
     pub(crate) fn new(max_line: usize) -> Self {
         Self {
             state: State::RequestLine,
-            framing: Framing::Unsaid,
-            carry: Vec::new(),
+            framing: Framing::Undeclared,
+            partial_line: Vec::new(),
             max_line,
         }
     }
@@ -68,7 +69,7 @@ impl Scanner {
     /// Whether a head has begun and not ended.
     pub(crate) fn in_head(&self) -> bool {
         match self.state {
-            State::RequestLine => !self.carry.is_empty(),
+            State::RequestLine => !self.partial_line.is_empty(),
             State::Header => true,
             State::Body(_)
             | State::ChunkSize
@@ -78,14 +79,14 @@ impl Scanner {
         }
     }
 
-    /// Reads the next piece of the stream.
+    /// Scans the next bytes of the stream.
     ///
     /// # Errors
-    /// [`Refused`] at the first line that is not in the strict form; nothing after it was read.
-    pub(crate) fn scan(&mut self, piece: &[u8]) -> Result<(), Refused> {
+    /// [`Refused`] at the first line that is not in the strict form; nothing after it was scanned.
+    pub(crate) fn scan(&mut self, bytes: &[u8]) -> Result<(), Refused> {
         let mut at = 0;
-        while at < piece.len() {
-            let rest = &piece[at..];
+        while at < bytes.len() {
+            let rest = &bytes[at..];
             at += match self.state {
                 State::Body(left) => {
                     let (taken, left) = skip(left, rest.len());
@@ -101,67 +102,69 @@ impl Scanner {
                 | State::Header
                 | State::ChunkSize
                 | State::ChunkEnd
-                | State::Trailer => self.line(rest).map_err(|Bad| Refused { keep: at })?,
+                | State::Trailer => self
+                    .scan_line(rest)
+                    .map_err(|Malformed| Refused { keep: at })?,
             };
         }
         Ok(())
     }
 
-    /// Reads one line, or keeps its beginning; returns the bytes used.
-    fn line(&mut self, rest: &[u8]) -> Result<usize, Bad> {
-        if self.carry.last() == Some(&b'\r') {
+    /// Scans one line, or buffers its beginning; returns the bytes consumed.
+    fn scan_line(&mut self, rest: &[u8]) -> Result<usize, Malformed> {
+        if self.partial_line.last() == Some(&b'\r') {
             if rest.first() != Some(&b'\n') {
-                return Err(Bad);
+                return Err(Malformed);
             }
-            self.carry.pop();
-            return self.carried_line().map(|()| 1);
+            self.partial_line.pop();
+            return self.finish_partial_line().map(|()| 1);
         }
         match memchr2(b'\r', b'\n', rest) {
-            Some(end) if rest[end] == b'\n' => Err(Bad),
+            Some(end) if rest[end] == b'\n' => Err(Malformed),
             Some(end) if rest.get(end + 1) == Some(&b'\n') => {
-                if self.carry.is_empty() {
-                    self.complete(&rest[..end])?;
+                if self.partial_line.is_empty() {
+                    self.accept_line(&rest[..end])?;
                 } else {
-                    self.carry.extend_from_slice(&rest[..end]);
-                    self.carried_line()?;
+                    self.partial_line.extend_from_slice(&rest[..end]);
+                    self.finish_partial_line()?;
                 }
                 Ok(end + 2)
             }
-            Some(end) if end + 1 < rest.len() => Err(Bad),
+            Some(end) if end + 1 < rest.len() => Err(Malformed),
             Some(_) | None => {
-                if self.carry.len() + rest.len() > self.max_line {
-                    return Err(Bad);
+                if self.partial_line.len() + rest.len() > self.max_line {
+                    return Err(Malformed);
                 }
-                self.carry.extend_from_slice(rest);
+                self.partial_line.extend_from_slice(rest);
                 Ok(rest.len())
             }
         }
     }
 
-    fn carried_line(&mut self) -> Result<(), Bad> {
-        let mut line = std::mem::take(&mut self.carry);
-        let read = self.complete(&line);
+    fn finish_partial_line(&mut self) -> Result<(), Malformed> {
+        let mut line = std::mem::take(&mut self.partial_line);
+        let result = self.accept_line(&line);
         line.clear();
-        self.carry = line;
-        read
+        self.partial_line = line;
+        result
     }
 
-    /// Judges one whole line, without its line end.
-    fn complete(&mut self, line: &[u8]) -> Result<(), Bad> {
+    /// Checks one complete line, without its line end.
+    fn accept_line(&mut self, line: &[u8]) -> Result<(), Malformed> {
         self.state = match self.state {
-            // A blank line before a request is allowed by RFC 9112, 2.2; hyper skips it too.
+            // RFC 9112, 2.2 allows an empty line before a request; hyper skips it as well.
             State::RequestLine | State::Trailer if line.is_empty() => State::RequestLine,
             State::RequestLine => {
-                // The URI type silently drops a fragment, and then we would forward another
-                // target than the one received.
+                // `http::Uri` silently drops a fragment, and the gateway would forward a different
+                // target than it received.
                 if memchr(b'#', line).is_some() {
-                    return Err(Bad);
+                    return Err(Malformed);
                 }
-                self.framing = Framing::Unsaid;
+                self.framing = Framing::Undeclared;
                 State::Header
             }
             State::Header if line.is_empty() => match self.framing {
-                Framing::Unsaid | Framing::Length(0) => State::RequestLine,
+                Framing::Undeclared | Framing::Length(0) => State::RequestLine,
                 Framing::Length(length) => State::Body(length),
                 Framing::Chunked => State::ChunkSize,
             },
@@ -178,34 +181,35 @@ impl Scanner {
                 field(line)?;
                 State::Trailer
             }
-            State::ChunkEnd | State::Body(_) | State::ChunkData(_) => return Err(Bad),
+            State::ChunkEnd | State::Body(_) | State::ChunkData(_) => return Err(Malformed),
         };
         Ok(())
     }
 
-    fn header(&mut self, line: &[u8]) -> Result<(), Bad> {
+    fn header(&mut self, line: &[u8]) -> Result<(), Malformed> {
         let (name, value) = field(line)?;
-        let said = match name.len() {
+        let declared = match name.len() {
             14 if name.eq_ignore_ascii_case(b"content-length") => Framing::Length(length(value)?),
-            // Only the bare word: with `gzip, chunked` a reader must undo both, and few do.
+            // `chunked` only: for `gzip, chunked` a parser must decode both, and few do.
             17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
                 if !value.eq_ignore_ascii_case(b"chunked") {
-                    return Err(Bad);
+                    return Err(Malformed);
                 }
                 Framing::Chunked
             }
             _ => return Ok(()),
         };
-        // A second word on framing, even the same one, is how the first is contradicted.
-        if self.framing != Framing::Unsaid {
-            return Err(Bad);
+        // A second framing header is refused even if it repeats the first.
+        if self.framing != Framing::Undeclared {
+            return Err(Malformed);
         }
-        self.framing = said;
+        self.framing = declared;
         Ok(())
     }
 }
 
-/// Passes over up to `left` bytes of `here`; what remains after them, if anything.
+/// Skips up to `left` bytes of the `here` available ones; also returns how many are still left, if
+/// any.
 fn skip(left: u64, here: usize) -> (usize, Option<u64>) {
     match usize::try_from(left) {
         Ok(left) if left <= here => (left, None),
@@ -213,19 +217,19 @@ fn skip(left: u64, here: usize) -> (usize, Option<u64>) {
     }
 }
 
-/// Splits a field line. A name that begins or ends with a blank is a folded line or the old
-/// trick with `Content-Length : 5`.
-fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Bad> {
-    let colon = memchr(b':', line).ok_or(Bad)?;
+/// Splits a field line. A name that begins or ends with whitespace is a folded line, or a smuggling
+/// attempt such as `Content-Length : 5`.
+fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
+    let colon = memchr(b':', line).ok_or(Malformed)?;
     let (name, value) = (&line[..colon], &line[colon + 1..]);
     let blank = |end: Option<&u8>| end.is_none_or(|byte| matches!(byte, b' ' | b'\t'));
     if blank(name.first()) || blank(name.last()) {
-        return Err(Bad);
+        return Err(Malformed);
     }
     Ok((name, trim(value)))
 }
 
-/// Without the blanks that RFC 9110 allows around a value: these two and no others.
+/// Removes the whitespace that RFC 9110 allows around a value: space and tab only.
 fn trim(mut value: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = value {
         value = rest;
@@ -233,33 +237,33 @@ fn trim(mut value: &[u8]) -> &[u8] {
     value
 }
 
-fn length(digits: &[u8]) -> Result<u64, Bad> {
+fn length(digits: &[u8]) -> Result<u64, Malformed> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
-        return Err(Bad);
+        return Err(Malformed);
     }
     std::str::from_utf8(digits)
         .ok()
         .and_then(|digits| digits.parse().ok())
-        .ok_or(Bad)
+        .ok_or(Malformed)
 }
 
-/// A chunk's size, with extensions passed over as RFC 9112, 7.1.1 demands.
-fn chunk_size(line: &[u8]) -> Result<u64, Bad> {
+/// A chunk's size; extensions are ignored, as RFC 9112, 7.1.1 requires.
+fn chunk_size(line: &[u8]) -> Result<u64, Malformed> {
     let end = memchr(b';', line).unwrap_or(line.len());
     let (digits, extension) = line.split_at(end);
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_hexdigit) {
-        return Err(Bad);
+        return Err(Malformed);
     }
     if extension
         .iter()
         .any(|byte| byte.is_ascii_control() && *byte != b'\t')
     {
-        return Err(Bad);
+        return Err(Malformed);
     }
     std::str::from_utf8(digits)
         .ok()
         .and_then(|digits| u64::from_str_radix(digits, 16).ok())
-        .ok_or(Bad)
+        .ok_or(Malformed)
 }
 
 #[cfg(test)]

@@ -84,7 +84,8 @@ async fn serve(answer: &'static [u8], close: bool) -> (SocketAddr, Served) {
     (address, served)
 }
 
-/// The only request that came. Called after the look: whoever came again waits in the queue.
+/// The only request that arrived. Called after the lookup: a second connection would be waiting in
+/// the backlog.
 async fn only_request(served: Served) -> String {
     let (request, listener) = served.await.unwrap();
     let again = listener.into_std().unwrap().accept();
@@ -116,30 +117,30 @@ async fn exchange<T: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// What is found where this is the answer.
-async fn found(answer: &'static [u8], close: bool) -> Found {
+async fn found(answer: &'static [u8], close: bool) -> Lookup {
     let (address, served) = serve(answer, close).await;
-    let found = poller(RULES, address, None).look(&operation()).await;
+    let found = poller(RULES, address, None).look_up(&operation()).await;
     only_request(served).await;
     found
 }
 
-fn code(found: &Found) -> &str {
-    match &found.finding {
-        Finding::Unclear(code) | Finding::Absent(code) | Finding::NeverCreated(code) => {
-            code.as_str()
-        }
-        Finding::Completed(_) => "completed",
+fn code(found: &Lookup) -> &str {
+    match &found.result {
+        LookupResult::Unclear(code)
+        | LookupResult::Absent(code)
+        | LookupResult::NeverCreated(code) => code.as_str(),
+        LookupResult::Completed(_) => "completed",
     }
 }
 
 #[tokio::test]
-async fn an_answer_is_stored_as_the_layer_would() {
+async fn a_response_is_stored_as_the_layer_would_store_it() {
     let answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Cost: 7\r\n\
         X-Other: 8\r\nSet-Cookie: a=b\r\nDate: now\r\nContent-Length: 14\r\n\r\n{\"id\":\"pay_1\"}";
     let (address, served) = serve(answer, false).await;
     let operation = operation();
-    let found = poller(RULES, address, None).look(&operation).await;
-    let Finding::Completed(completion) = &found.finding else {
+    let found = poller(RULES, address, None).look_up(&operation).await;
+    let LookupResult::Completed(completion) = &found.result else {
         panic!("{found:?}");
     };
     assert_eq!(completion.response.status, 201);
@@ -173,9 +174,9 @@ async fn an_answer_is_stored_as_the_layer_would() {
 }
 
 #[tokio::test]
-async fn a_decline_is_an_end_under_its_own_status() {
+async fn a_decline_is_stored_under_its_own_status() {
     let found = found(b"HTTP/1.1 402 No\r\nContent-Length: 2\r\n\r\nno", false).await;
-    let Finding::Completed(completion) = found.finding else {
+    let LookupResult::Completed(completion) = found.result else {
         panic!("{found:?}");
     };
     assert_eq!(completion.response.status, 402);
@@ -183,7 +184,7 @@ async fn a_decline_is_an_end_under_its_own_status() {
 }
 
 #[tokio::test]
-async fn only_the_named_answers_mean_anything() {
+async fn only_configured_statuses_mean_anything() {
     for (answer, expected) in [
         (
             &b"HTTP/1.1 404 Not Found\r\nContent-Length: 4\r\n\r\ngone"[..],
@@ -230,7 +231,7 @@ async fn only_the_named_answers_mean_anything() {
     ] {
         let found = found(answer, false).await;
         assert_eq!(code(&found), expected);
-        let absent = matches!(found.finding, Finding::Absent(_));
+        let absent = matches!(found.result, LookupResult::Absent(_));
         assert_eq!(absent, expected == "poll_status_404");
         let seen = String::from_utf8_lossy(&found.evidence);
         assert!(
@@ -243,7 +244,7 @@ async fn only_the_named_answers_mean_anything() {
 }
 
 #[tokio::test]
-async fn what_is_not_whole_is_unclear() {
+async fn incomplete_responses_are_unclear() {
     const LARGE: &[u8] = &[b'x'; 2000];
     let declared = [
         &b"HTTP/1.1 200 OK\r\nContent-Length: 2000\r\n\r\n"[..],
@@ -275,7 +276,10 @@ async fn what_is_not_whole_is_unclear() {
         (Vec::leak(chunked), false, "poll_too_large"),
     ] {
         let found = found(answer, close).await;
-        assert!(matches!(found.finding, Finding::Unclear(_)), "{found:?}");
+        assert!(
+            matches!(found.result, LookupResult::Unclear(_)),
+            "{found:?}"
+        );
         assert_eq!(code(&found), expected);
     }
     let most = [
@@ -298,15 +302,15 @@ async fn evidence_is_bounded() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_unclear() {
+async fn an_unreachable_server_is_unclear() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let found = poller(RULES, address, None).look(&operation()).await;
+    let found = poller(RULES, address, None).look_up(&operation()).await;
     assert_eq!(code(&found), "poll_unreachable");
 }
 
-/// Time is tokio's, and goes on by itself once nothing else can: nobody waits.
+/// Tokio's paused clock advances by itself when all tasks are idle.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_does_not_answer_is_given_up() {
     for answer in [
@@ -320,7 +324,7 @@ async fn a_server_that_does_not_answer_is_given_up() {
             exchange(stream, answer, false).await
         });
         let start = tokio::time::Instant::now();
-        let found = poller(RULES, address, None).look(&operation()).await;
+        let found = poller(RULES, address, None).look_up(&operation()).await;
         assert_eq!(code(&found), "poll_timed_out");
         assert_eq!(start.elapsed().as_secs(), 3);
         // The connection is closed, so the server comes to its end.
@@ -329,7 +333,7 @@ async fn a_server_that_does_not_answer_is_given_up() {
 }
 
 #[tokio::test]
-async fn keys_and_tenants_cannot_leave_their_place() {
+async fn keys_and_tenants_cannot_change_the_path() {
     let rules = RULES.replace(
         "/by/{operation_id}",
         "/t/{tenant}/{key}?q={key}&d={downstream_key}",
@@ -351,8 +355,8 @@ async fn keys_and_tenants_cannot_leave_their_place() {
         let answer = b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n";
         let (address, served) = serve(answer, false).await;
         let operation = operation_of(tenant, key);
-        let found = poller(&rules, address, None).look(&operation).await;
-        assert!(matches!(found.finding, Finding::Absent(_)), "{found:?}");
+        let found = poller(&rules, address, None).look_up(&operation).await;
+        assert!(matches!(found.result, LookupResult::Absent(_)), "{found:?}");
         let request = only_request(served).await;
         let line = request.lines().next().unwrap();
         assert!(line.starts_with(&format!("GET {expected}")), "{line}");
@@ -361,7 +365,7 @@ async fn keys_and_tenants_cannot_leave_their_place() {
     }
     for (tenant, key) in [("a", ".."), ("a", "."), ("..", "b")] {
         let found = poller(&rules, ([127, 0, 0, 1], 9).into(), None)
-            .look(&operation_of(tenant, key))
+            .look_up(&operation_of(tenant, key))
             .await;
         assert_eq!(code(&found), "poll_unaskable");
     }
@@ -390,17 +394,23 @@ async fn secure(name: &str) -> (SocketAddr, Arc<ClientConfig>, JoinHandle<Option
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
         Some(exchange(stream, answer, false).await)
     });
-    (address, Arc::new(trust::believing(roots).unwrap()), served)
+    (
+        address,
+        Arc::new(client_tls::with_roots(roots).unwrap()),
+        served,
+    )
 }
 
 #[tokio::test]
-async fn https_is_asked_only_where_the_certificate_fits() {
+async fn https_polls_require_a_matching_certificate() {
     for (name, fits) in [("localhost", true), ("elsewhere.example", false)] {
         let (address, tls, served) = secure(name).await;
         let port = address.port();
         let rules = RULES.replace("GET /by", &format!("GET https://localhost:{port}/by"));
         let operation = operation();
-        let found = poller(&rules, address, Some(&tls)).look(&operation).await;
+        let found = poller(&rules, address, Some(&tls))
+            .look_up(&operation)
+            .await;
         assert_eq!(code(&found) == "completed", fits, "{found:?}");
         let request = served.await.unwrap();
         assert_eq!(request.is_some(), fits, "no credential goes to a stranger");

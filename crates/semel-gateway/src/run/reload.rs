@@ -1,79 +1,79 @@
-//! The configuration, read again while the process runs.
+//! Reloads the configuration while the process runs.
 
 use std::sync::Arc;
 
 use semel_core::Store;
 use semel_http::Layer;
 
-use crate::assemble::guard_anew;
+use crate::assemble::rebuild_layer;
 use crate::config::{Config, ReconcileConfig, Source};
-use crate::front::{Current, Own};
+use crate::service::{CurrentLayer, InternalRoutes};
 use crate::webhooks;
 
-/// Reads the configuration again. What is wrong is logged, and everything stays as it was.
+/// Loads the configuration again and replaces the layer and the webhook sources. An invalid
+/// configuration is logged and changes nothing.
 pub(super) fn reload<S: Store>(
     source: &Source,
     running: &Config,
     layer: &Layer<S>,
-    current: &Current<S>,
-    own: &Own<S>,
+    current: &CurrentLayer<S>,
+    internal: &InternalRoutes<S>,
 ) {
     let config = match source.load() {
         Ok(config) => config,
         Err(report) => {
-            tracing::error!("the configuration is refused, and the running one stays: {report}");
+            tracing::error!(
+                "the new configuration is invalid; the running one stays in use: {report}"
+            );
             return;
         }
     };
     for key in needs_restart(running, &config) {
-        tracing::warn!(
-            key,
-            "changed in the configuration; it takes effect at the next start"
-        );
+        tracing::warn!(key, "this change needs a restart to take effect");
     }
-    match guard_anew(&config, layer) {
-        Ok(anew) => {
-            current.store(Arc::new(anew));
-            own.sources.store(Arc::new(webhooks::sources(&config)));
-            tracing::info!(
-                routes = config.routes.len(),
-                "the configuration was read again"
-            );
+    match rebuild_layer(&config, layer) {
+        Ok(rebuilt) => {
+            current.store(Arc::new(rebuilt));
+            internal.sources.store(Arc::new(webhooks::sources(&config)));
+            tracing::info!(routes = config.routes.len(), "configuration reloaded");
         }
         Err(error) => {
-            tracing::error!(%error, "the configuration is refused, and the running one stays");
+            tracing::error!(%error, "the new configuration is invalid; the running one stays in use");
         }
     }
 }
 
-/// What a running process cannot change.
-fn needs_restart(running: &Config, read: &Config) -> Vec<&'static str> {
+/// The changed keys that a running process cannot apply.
+fn needs_restart(running: &Config, loaded: &Config) -> Vec<&'static str> {
     let admin = |config: &Config| config.admin.listen.address();
     [
-        ("listen", running.listen != read.listen),
-        ("upstream", running.upstream != read.upstream),
-        ("store", running.store != read.store),
-        ("cache", running.cache != read.cache),
-        ("replay_cache", running.replay_cache != read.replay_cache),
-        ("admin.listen", admin(running) != admin(read)),
-        ("admin.token", running.admin.token != read.admin.token),
+        ("listen", running.listen != loaded.listen),
+        ("upstream", running.upstream != loaded.upstream),
+        ("store", running.store != loaded.store),
+        ("cache", running.cache != loaded.cache),
+        ("replay_cache", running.replay_cache != loaded.replay_cache),
+        ("admin.listen", admin(running) != admin(loaded)),
+        ("admin.token", running.admin.token != loaded.admin.token),
         (
             "admin.viewer_token",
-            running.admin.viewer_token != read.admin.viewer_token,
+            running.admin.viewer_token != loaded.admin.viewer_token,
         ),
         (
             "admin.secure_cookie",
-            running.admin.secure_cookie != read.admin.secure_cookie,
+            running.admin.secure_cookie != loaded.admin.secure_cookie,
         ),
-        ("tls", running.tls != read.tls),
-        ("limits", running.limits != read.limits),
-        ("route.reconcile", reconciled(running).ne(reconciled(read))),
-        ("outbox", running.outbox != read.outbox),
-        ("telemetry", running.otlp != read.otlp),
-        ("policy.drain", running.drain != read.drain),
+        ("tls", running.tls != loaded.tls),
+        ("limits", running.limits != loaded.limits),
+        (
+            "route.reconcile",
+            reconcile_rules(running).ne(reconcile_rules(loaded)),
+        ),
+        ("outbox", running.outbox != loaded.outbox),
+        ("telemetry", running.otlp != loaded.otlp),
+        ("policy.drain", running.drain != loaded.drain),
         (
             "policy.upstream_timeout, for requests that are not guarded",
-            running.policy.upstream_timeout != read.policy.upstream_timeout,
+            running.policy.upstream_timeout != loaded.policy.upstream_timeout,
         ),
     ]
     .into_iter()
@@ -81,8 +81,8 @@ fn needs_restart(running: &Config, read: &Config) -> Vec<&'static str> {
     .collect()
 }
 
-/// How each operation is found out about.
-fn reconciled(config: &Config) -> impl Iterator<Item = (&Option<Box<str>>, &ReconcileConfig)> {
+/// The reconcile rules by operation.
+fn reconcile_rules(config: &Config) -> impl Iterator<Item = (&Option<Box<str>>, &ReconcileConfig)> {
     let routes = config.routes.iter();
     routes.filter_map(|route| Some((&route.operation, route.reconcile.as_ref()?)))
 }

@@ -1,4 +1,4 @@
-//! The accept loop and the way it ends.
+//! The accept loop and its shutdown.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,19 +14,19 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Handler, Limits, ResponseBody, Tls, connection};
 
-/// When the process has no file descriptor left, accepting again at once only burns the CPU
-/// that would close some.
+/// When the process is out of file descriptors, accepting again at once only burns the CPU time
+/// that closing connections needs.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 /// How serving ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[must_use]
 pub struct Drained {
-    /// Connections that were still busy when the time was up, and were cut off.
+    /// Connections that were still busy at the end of the drain and were closed.
     pub cut: usize,
 }
 
-/// What all workers share.
+/// State shared by all workers.
 #[derive(Debug, Clone)]
 pub(super) struct Shared {
     pub(super) limits: Arc<Limits>,
@@ -69,11 +69,11 @@ impl Shared {
     }
 }
 
-/// Serves connections from one listener until `shutdown` is called; then accepts no more,
-/// lets running requests end, and returns after at most [`Limits::drain`].
+/// Serves connections from one listener until `shutdown` is cancelled; then stops accepting, waits
+/// for running requests, and returns after at most [`Limits::drain`].
 ///
 /// # Cancellation
-/// Dropping the future cuts off every connection at once.
+/// Dropping the future closes every connection at once.
 pub async fn serve<S, RB>(
     listener: TcpListener,
     service: S,
@@ -104,14 +104,14 @@ where
             biased;
             () = shutdown.cancelled() => break,
             accepted = listener.accept() => accepted,
-            // Collects what has ended; disabled while there is nothing.
+            // Collects finished connections; disabled while there are none.
             Some(_) = connections.join_next() => continue,
         };
         match accepted {
             Ok((stream, address)) => {
-                // Accepted first, then admitted: a worker that waited here with a permit in its
-                // hand, and no client, would keep it from another worker that has one. So at
-                // most one connection per worker is open above the limit, and not served.
+                // Accept first, then acquire the permit: a worker that held a permit while it waits
+                // for a client would keep it from another worker that has one. So at most one
+                // connection per worker is open above the limit, and it is not served yet.
                 let admitted = admit(
                     stream,
                     address,
@@ -129,7 +129,7 @@ where
             Err(error) => recover(&error).await,
         }
     }
-    last_call(&listener, &service, &shared, &shutdown, &mut connections);
+    accept_backlog(&listener, &service, &shared, &shutdown, &mut connections);
     drop(listener);
     let all = async { while connections.join_next().await.is_some() {} };
     let ended = timeout(shared.limits.drain, all).await;
@@ -149,15 +149,16 @@ async fn admit<S, RB>(
     S: Handler<RB>,
     RB: ResponseBody,
 {
-    // Never closed while we hold it.
+    // The semaphore is never closed.
     if let Ok(permit) = Arc::clone(&shared.permits).acquire_owned().await {
         connections.spawn(shared.run(stream, address, service, shutdown, permit));
     }
 }
 
-/// Takes what the kernel has already accepted for us. With a listener per worker nobody else
-/// would, and closing the socket would reset clients that may have sent their request.
-fn last_call<S, RB>(
+/// Accepts what is already in the kernel's backlog. Each worker has its own listener, so no other
+/// worker can take these connections, and closing the socket would reset clients that may have sent
+/// their request.
+fn accept_backlog<S, RB>(
     listener: &TcpListener,
     service: &S,
     shared: &Shared,
@@ -178,13 +179,13 @@ fn last_call<S, RB>(
 
 async fn recover(error: &io::Error) {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    // The client's doing, and over.
+    // The client closed the connection; the listener is fine.
     if matches!(
         error.kind(),
         ConnectionAborted | ConnectionRefused | ConnectionReset
     ) {
         return;
     }
-    tracing::warn!(%error, "cannot accept connections, trying again");
+    tracing::warn!(%error, "cannot accept connections; retrying");
     tokio::time::sleep(ACCEPT_BACKOFF).await;
 }

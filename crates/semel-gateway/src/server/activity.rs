@@ -1,4 +1,4 @@
-//! What a connection is doing, as its timers need to know it.
+//! What a connection is doing, for its idle and header timers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -13,24 +13,24 @@ use super::Limits;
 #[derive(Debug)]
 pub(super) struct Activity {
     opened: Instant,
-    /// Requests whose answer has not been handed over completely.
+    /// Requests whose response is not completely sent yet.
     busy: AtomicU32,
-    /// When the last of them ended, in milliseconds after `opened`.
+    /// When the last of them ended, in milliseconds since `opened`.
     idle_since_ms: AtomicU64,
-    /// When the unfinished head began, the same plus one; zero if there is none.
+    /// When the unfinished head began, in milliseconds since `opened` plus one; zero if there is none.
     head_since_ms: AtomicU64,
-    /// The connection was handed over to another protocol.
+    /// The connection was upgraded to another protocol.
     raw: AtomicBool,
 }
 
-/// What the timer should do.
+/// What the connection's timer does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// Look again then.
+pub(super) enum TimerAction {
+    /// Check again at this time.
     Wait(Instant),
-    /// No request for too long.
+    /// The connection had no request for too long.
     Idle,
-    /// A head that does not end.
+    /// A request head takes too long.
     SlowHead,
 }
 
@@ -49,7 +49,7 @@ impl Activity {
         u64::try_from(self.opened.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    /// Notes whether a head has begun and not ended.
+    /// Records whether a head has begun and not ended.
     pub(super) fn note_head(&self, unfinished: bool) {
         if !unfinished {
             self.head_since_ms.store(0, Relaxed);
@@ -71,30 +71,30 @@ impl Activity {
         self.raw.load(Relaxed)
     }
 
-    /// When an unfinished head becomes too slow, if there is one that anybody waits for.
+    /// When an unfinished head times out; `None` while another request is running.
     pub(super) fn head_deadline(&self, limits: &Limits) -> Option<Instant> {
         let begun = self.head_since_ms.load(Relaxed).checked_sub(1)?;
         if self.busy.load(Relaxed) > 0 {
             return None;
         }
-        // A pipelined head may have begun while the request before it ran.
+        // A pipelined head may have begun while the previous request ran.
         let since = begun.max(self.idle_since_ms.load(Relaxed));
         Some(self.at(since) + limits.header_timeout)
     }
 
-    pub(super) fn verdict(&self, now: Instant, limits: &Limits) -> Verdict {
+    pub(super) fn timer_action(&self, now: Instant, limits: &Limits) -> TimerAction {
         if self.busy.load(Relaxed) > 0 {
-            return Verdict::Wait(now + limits.idle_timeout);
+            return TimerAction::Wait(now + limits.idle_timeout);
         }
         let (deadline, expired) = match self.head_deadline(limits) {
-            Some(deadline) => (deadline, Verdict::SlowHead),
+            Some(deadline) => (deadline, TimerAction::SlowHead),
             None => (
                 self.at(self.idle_since_ms.load(Relaxed)) + limits.idle_timeout,
-                Verdict::Idle,
+                TimerAction::Idle,
             ),
         };
         if now < deadline {
-            Verdict::Wait(deadline)
+            TimerAction::Wait(deadline)
         } else {
             expired
         }
@@ -105,7 +105,7 @@ impl Activity {
     }
 }
 
-/// A request under way, until it is dropped.
+/// Marks a request as running until dropped.
 #[derive(Debug)]
 pub(super) struct Busy(Arc<Activity>);
 

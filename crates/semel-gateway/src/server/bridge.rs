@@ -1,4 +1,4 @@
-//! From hyper's requests to the service and back.
+//! Adapts the tower service to hyper: validates requests, adds the peer, tracks activity.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -18,7 +18,7 @@ use super::activity::{Activity, Busy};
 use super::{Incoming, Peer, ResponseBody};
 use crate::hygiene::inbound::{self, Refusal};
 
-/// The service as one connection sees it.
+/// The service for one connection.
 pub(super) struct Bridge<S> {
     pub(super) service: S,
     pub(super) peer: Peer,
@@ -31,7 +31,7 @@ where
     S: Service<Request<Incoming>, Response = Response<RB>, Error = Infallible> + Clone,
     RB: ResponseBody,
 {
-    type Response = Response<Answer<RB>>;
+    type Response = Response<TrackedBody<RB>>;
     type Error = Infallible;
     type Future = Reply<S, S::Future>;
 
@@ -56,13 +56,13 @@ where
 }
 
 pin_project! {
-    /// The answer to one request, as a future that needs no box.
+    /// The response to one request, as a future without a box.
     #[project = ReplyProjection]
     pub(super) enum Reply<S, F> {
         Refused { refusal: Refusal, version: Version, busy: Option<Busy> },
-        // tower's contract: the service must say that it is ready before it is called.
+        // tower's contract: `poll_ready` before `call`.
         Waiting { service: S, request: Option<Request<Incoming>>, busy: Option<Busy> },
-        Running { #[pin] answer: F, activity: Arc<Activity>, busy: Option<Busy> },
+        Running { #[pin] response: F, activity: Arc<Activity>, busy: Option<Busy> },
     }
 }
 
@@ -71,7 +71,7 @@ where
     S: Service<Request<Incoming>, Response = Response<RB>, Error = Infallible>,
     RB: ResponseBody,
 {
-    type Output = Result<Response<Answer<RB>>, Infallible>;
+    type Output = Result<Response<TrackedBody<RB>>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
@@ -97,17 +97,17 @@ where
                         return Poll::Pending;
                     };
                     Reply::Running {
-                        answer: service.call(request),
+                        response: service.call(request),
                         activity: busy.activity(),
                         busy: Some(busy),
                     }
                 }
                 ReplyProjection::Running {
-                    answer,
+                    response,
                     activity,
                     busy,
                 } => {
-                    let response = match ready!(answer.poll(cx)) {
+                    let response = match ready!(response.poll(cx)) {
                         Ok(response) => response,
                         Err(never) => match never {},
                     };
@@ -115,7 +115,7 @@ where
                         activity.go_raw();
                     }
                     let busy = busy.take();
-                    return Poll::Ready(Ok(response.map(|body| Answer {
+                    return Poll::Ready(Ok(response.map(|body| TrackedBody {
                         body: Some(body),
                         text: None,
                         busy,
@@ -127,12 +127,16 @@ where
     }
 }
 
-fn refused<RB>(refusal: Refusal, version: Version, busy: Option<Busy>) -> Response<Answer<RB>> {
+fn refused<RB>(
+    refusal: Refusal,
+    version: Version,
+    busy: Option<Busy>,
+) -> Response<TrackedBody<RB>> {
     let text = format!(
         r#"{{"type":"about:blank","title":"Bad Request","status":400,"detail":"{}","code":"request_malformed","retryable":false}}"#,
         refusal.detail(),
     );
-    let mut response = Response::new(Answer {
+    let mut response = Response::new(TrackedBody {
         body: None,
         text: Some(Bytes::from(text)),
         busy,
@@ -143,7 +147,7 @@ fn refused<RB>(refusal: Refusal, version: Version, busy: Option<Busy>) -> Respon
         CONTENT_TYPE,
         HeaderValue::from_static("application/problem+json"),
     );
-    // Whoever sends this may have meant two things by what follows, too.
+    // The bytes that follow an ambiguous request may be ambiguous as well.
     if version != Version::HTTP_2 {
         headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
@@ -151,10 +155,9 @@ fn refused<RB>(refusal: Refusal, version: Version, busy: Option<Busy>) -> Respon
 }
 
 pin_project! {
-    /// A response body on its way to the client. The connection counts as busy until it is
-    /// dropped.
+    /// A response body. The connection counts as busy until it is dropped.
     #[derive(Debug)]
-    pub struct Answer<RB> {
+    pub struct TrackedBody<RB> {
         #[pin]
         body: Option<RB>,
         text: Option<Bytes>,
@@ -162,7 +165,7 @@ pin_project! {
     }
 }
 
-impl<RB: Body<Data = Bytes>> Body for Answer<RB> {
+impl<RB: Body<Data = Bytes>> Body for TrackedBody<RB> {
     type Data = Bytes;
     type Error = RB::Error;
 

@@ -1,4 +1,4 @@
-//! One client connection, from the handshake to the close.
+//! One client connection, from the TLS handshake to the close.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -16,19 +16,19 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::activity::{Activity, Verdict};
+use super::activity::{Activity, TimerAction};
 use super::bridge::Bridge;
 use super::wire::{Stream, Wire};
 use super::{Handler, Limits, Peer, ResponseBody, Tls};
 
-/// How an HTTP/2 client begins when nothing was agreed before (RFC 9113, 3.4).
+/// The HTTP/2 connection preface (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The first read: most heads fit, so that hyper finds its request whole.
+/// Size of the first read: most request heads fit.
 const FIRST_READ: usize = 4096;
 
 /// Serves one connection. Ends when either side closes, a limit is reached, or `shutdown` is
-/// called and the requests under way are answered.
+/// cancelled and the running requests are answered.
 pub(super) async fn run<S, RB>(
     stream: TcpStream,
     address: SocketAddr,
@@ -41,21 +41,21 @@ pub(super) async fn run<S, RB>(
     S: Handler<RB>,
     RB: ResponseBody,
 {
-    // Answers are written whole; waiting to join them with more only adds latency.
+    // Responses are written in one piece; Nagle's algorithm would only add latency.
     if stream.set_nodelay(true).is_err() {
         return;
     }
     let secure = tls.is_some();
-    let greeting = async {
-        let stream = greet(stream, tls).await?;
-        sniff(stream).await
+    let handshake = async {
+        let stream = accept_tls(stream, tls).await?;
+        detect_protocol(stream).await
     };
-    let greeted = tokio::select! {
+    let opened = tokio::select! {
         biased;
-        greeted = timeout(limits.header_timeout, greeting) => greeted,
+        opened = timeout(limits.header_timeout, handshake) => opened,
         () = shutdown.cancelled() => return,
     };
-    let Ok(Ok(Some((stream, ahead, protocol)))) = greeted else {
+    let Ok(Ok(Some((stream, buffered, protocol)))) = opened else {
         return;
     };
 
@@ -69,7 +69,7 @@ pub(super) async fn run<S, RB>(
     let scanned = protocol == Protocol::Http1;
     let wire = Wire::new(
         stream,
-        ahead,
+        buffered,
         scanned,
         Arc::clone(&activity),
         &limits,
@@ -79,7 +79,7 @@ pub(super) async fn run<S, RB>(
     match protocol {
         Protocol::Http1 => {
             let connection = http1::Builder::new()
-                // Ours tells an idle connection from a slow head and needs no timer per request.
+                // `drive` tells an idle connection from a slow head, and needs no timer per request.
                 .header_read_timeout(None)
                 .max_header_size(limits.max_header_bytes)
                 .serve_connection(io, bridge)
@@ -98,7 +98,7 @@ pub(super) async fn run<S, RB>(
                 .timer(TokioTimer::new())
                 .max_concurrent_streams(limits.max_concurrent_streams)
                 .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
-                // A peer that is gone without a word is found by a ping.
+                // A ping detects a peer that vanished without closing.
                 .keep_alive_interval(limits.idle_timeout)
                 .keep_alive_timeout(limits.header_timeout)
                 .serve_connection(io, bridge);
@@ -120,37 +120,37 @@ enum Protocol {
     Http2,
 }
 
-async fn greet(stream: TcpStream, tls: Option<Tls>) -> io::Result<Stream> {
+async fn accept_tls(stream: TcpStream, tls: Option<Tls>) -> io::Result<Stream> {
     Ok(match tls {
         Some(tls) => Stream::Tls(Box::new(tls.acceptor.accept(stream).await?)),
         None => Stream::Plain(stream),
     })
 }
 
-/// Finds out which protocol the client speaks. What was read for it is returned, to be read
-/// again. `None` if the client left without a word.
-async fn sniff(mut stream: Stream) -> io::Result<Option<(Stream, BytesMut, Protocol)>> {
+/// Detects which protocol the client speaks. Returns the bytes read so far, to be parsed again.
+/// `None` if the client closed without sending anything.
+async fn detect_protocol(mut stream: Stream) -> io::Result<Option<(Stream, BytesMut, Protocol)>> {
     if let Stream::Tls(tls) = &stream
         && tls.get_ref().1.alpn_protocol() == Some(b"h2")
     {
         return Ok(Some((stream, BytesMut::new(), Protocol::Http2)));
     }
-    let mut ahead = BytesMut::with_capacity(FIRST_READ);
+    let mut buffered = BytesMut::with_capacity(FIRST_READ);
     loop {
-        if stream.read_buf(&mut ahead).await? == 0 {
+        if stream.read_buf(&mut buffered).await? == 0 {
             return Ok(None);
         }
-        let common = ahead.len().min(PREFACE.len());
-        if ahead[..common] != PREFACE[..common] {
-            return Ok(Some((stream, ahead, Protocol::Http1)));
+        let common = buffered.len().min(PREFACE.len());
+        if buffered[..common] != PREFACE[..common] {
+            return Ok(Some((stream, buffered, Protocol::Http1)));
         }
         if common == PREFACE.len() {
-            return Ok(Some((stream, ahead, Protocol::Http2)));
+            return Ok(Some((stream, buffered, Protocol::Http2)));
         }
     }
 }
 
-/// Polls a connection together with its timer and the call to stop.
+/// Polls a connection together with its timer and the shutdown signal.
 async fn drive<C>(
     mut connection: Pin<&mut C>,
     finish: impl Fn(Pin<&mut C>),
@@ -165,8 +165,8 @@ async fn drive<C>(
     let mut finishing = false;
     poll_fn(|cx| {
         loop {
-            // First of all, so that a request which has arrived is answered even if the call to
-            // stop came at the same time.
+            // Polled first, so that a request which has arrived is answered even if the shutdown
+            // came at the same time.
             if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
                 if let Err(error) = ended {
                     tracing::debug!(%error, "connection ended");
@@ -178,8 +178,8 @@ async fn drive<C>(
                 finish(connection.as_mut());
                 continue;
             }
-            // One timer for the connection's life. It is moved forward only when it fires, or
-            // when a head turns out to come in pieces.
+            // One timer per connection. It is reset only when it fires, or when a head arrives in
+            // pieces.
             if let Some(deadline) = activity.head_deadline(limits)
                 && deadline < timer.deadline()
             {
@@ -189,15 +189,15 @@ async fn drive<C>(
                 return Poll::Pending;
             }
             let now = Instant::now();
-            match activity.verdict(now, limits) {
-                Verdict::Wait(deadline) => timer.as_mut().reset(deadline),
-                // The first time a client is told to go, the second time it is put out.
-                Verdict::Idle if !finishing => {
+            match activity.timer_action(now, limits) {
+                TimerAction::Wait(deadline) => timer.as_mut().reset(deadline),
+                // First a graceful shutdown, then a hard close.
+                TimerAction::Idle if !finishing => {
                     finishing = true;
                     finish(connection.as_mut());
                     timer.as_mut().reset(now + limits.header_timeout);
                 }
-                Verdict::Idle | Verdict::SlowHead => return Poll::Ready(()),
+                TimerAction::Idle | TimerAction::SlowHead => return Poll::Ready(()),
             }
         }
     })

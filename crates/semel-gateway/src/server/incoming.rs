@@ -7,24 +7,23 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
-/// A request body as it arrives. A client that pauses longer than
-/// [`Limits::body_idle_timeout`](super::Limits::body_idle_timeout) ends it with an error, and so
-/// does one that goes away in the middle.
+/// A request body. It ends with an error if the client pauses longer than
+/// [`Limits::body_idle_timeout`](super::Limits::body_idle_timeout) or disconnects.
 #[derive(Debug)]
 pub struct Incoming {
     body: hyper::body::Incoming,
-    pause: Pause,
+    stall: StallTimer,
 }
 
-/// Why a request body broke off.
+/// Why a request body ended prematurely.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BodyError {
     /// The client paused for too long.
-    #[error("the request body paused for longer than allowed")]
+    #[error("the client paused the request body for longer than `body_idle_timeout`")]
     Stalled,
     /// The connection broke, or the body was framed wrongly.
-    #[error("the request body broke off")]
+    #[error("the request body ended prematurely")]
     Broken(#[source] hyper::Error),
 }
 
@@ -32,7 +31,7 @@ impl Incoming {
     pub(super) fn new(body: hyper::body::Incoming, limit: Duration) -> Self {
         Self {
             body,
-            pause: Pause::new(limit),
+            stall: StallTimer::new(limit),
         }
     }
 }
@@ -46,10 +45,10 @@ impl Body for Incoming {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
-            self.pause.end();
+            self.stall.end();
             return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Broken)));
         }
-        ready!(self.pause.poll_expired(cx));
+        ready!(self.stall.poll_expired(cx));
         Poll::Ready(Some(Err(BodyError::Stalled)))
     }
 
@@ -62,15 +61,15 @@ impl Body for Incoming {
     }
 }
 
-/// A limit on one wait. Costs nothing until the wait begins.
+/// A limit on one wait; its timer is created at the first wait.
 #[derive(Debug)]
-pub(super) struct Pause {
+pub(super) struct StallTimer {
     limit: Duration,
     running: bool,
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
-impl Pause {
+impl StallTimer {
     pub(super) fn new(limit: Duration) -> Self {
         Self {
             limit,
@@ -83,7 +82,7 @@ impl Pause {
         self.running = false;
     }
 
-    /// Begins the wait if it has not begun; ready when it has lasted too long.
+    /// Starts the wait if it is not running; ready when it has lasted too long.
     pub(super) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let deadline = || Instant::now() + self.limit;
         let sleep = match &mut self.sleep {

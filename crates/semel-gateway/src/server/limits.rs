@@ -1,11 +1,11 @@
 use std::time::Duration;
 
-/// Bounds on what clients may hold of the server.
+/// Bounds on the resources that clients can use.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Limits {
-    /// Connections served at a time, over all workers. Above it the server stops accepting,
-    /// and newcomers wait in the kernel's queue.
+    /// Concurrent connections over all workers. Above it the server stops accepting, and new
+    /// clients wait in the kernel's backlog.
     pub max_connections: usize,
     /// From the first byte of a request head to its last, and for a TLS handshake.
     pub header_timeout: Duration,
@@ -13,13 +13,13 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// How long a request body may pause.
     pub body_idle_timeout: Duration,
-    /// How long a client may leave an answer unread while the socket is full.
+    /// How long a client may leave a response unread while the socket buffer is full.
     pub write_stall_timeout: Duration,
-    /// Bytes of a request head.
+    /// Maximum size of a request head, in bytes.
     pub max_header_bytes: usize,
-    /// Requests at a time on one HTTP/2 connection.
+    /// Concurrent requests on one HTTP/2 connection.
     pub max_concurrent_streams: u32,
-    /// After the call to stop: how long running requests may take before they are cut off.
+    /// After a shutdown begins: how long running requests may take before they are closed.
     pub drain: Duration,
 }
 
@@ -27,19 +27,18 @@ impl Limits {
     /// A connection costs about 20 KiB with its buffers: this many fit in 200 MiB, and under
     /// the file limit of a common service unit once the upstream's sockets are added.
     pub const MAX_CONNECTIONS: usize = 10_000;
-    /// An honest head fits in one packet; ten seconds allow for a lossy mobile link.
+    /// A normal head fits in one packet; ten seconds allow for a lossy mobile connection.
     pub const HEADER_TIMEOUT: Duration = Duration::from_secs(10);
-    /// Longer than the 60 s for which common load balancers keep a connection, so that they
-    /// close it and not we: otherwise they may send a request into a closed connection.
+    /// Longer than the 60 s for which common load balancers keep a connection, so that the balancer
+    /// closes first: otherwise it may send a request on a connection that the gateway is closing.
     pub const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
-    /// The same patience that common servers have between two reads of a body.
+    /// The usual default of servers between two reads of a body.
     pub const BODY_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-    /// As for reading. A client that takes a byte in this time keeps its connection.
+    /// The same for writing. A client that accepts one byte in this time keeps its connection.
     pub const WRITE_STALL_TIMEOUT: Duration = Duration::from_secs(30);
-    /// Cookies of 8 KiB and a long URI fit, and a connection cannot hold much memory with a
-    /// head alone.
+    /// Fits cookies of 8 KiB and a long URI, and bounds the memory that a head can take.
     pub const MAX_HEADER_BYTES: usize = 32 * 1024;
-    /// The lowest number that RFC 9113 advises not to go below.
+    /// The minimum that RFC 9113 recommends.
     pub const MAX_CONCURRENT_STREAMS: u32 = 100;
     /// Within the 30 s that container schedulers wait before they kill.
     pub const DRAIN: Duration = Duration::from_secs(25);

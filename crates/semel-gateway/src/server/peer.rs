@@ -3,12 +3,12 @@ use std::sync::Arc;
 
 use http::HeaderValue;
 
-/// Who is on the other end of a connection; in the extensions of every request.
+/// The client's address and scheme; in the extensions of every request.
 #[derive(Debug, Clone)]
-pub struct Peer(Arc<Facts>);
+pub struct Peer(Arc<PeerInfo>);
 
 #[derive(Debug)]
-struct Facts {
+struct PeerInfo {
     address: SocketAddr,
     secure: bool,
     // Rendered once for all requests of a connection.
@@ -17,9 +17,9 @@ struct Facts {
 }
 
 impl Peer {
-    /// A peer at `address`; `secure` if it came by TLS.
+    /// A peer at `address`; `secure` if it connected with TLS.
     pub fn new(address: SocketAddr, secure: bool) -> Self {
-        // An IPv4 caller on a dual-stack socket is an IPv4 caller.
+        // On a dual-stack socket, an IPv4 client has an IPv4-mapped IPv6 address.
         let ip = address.ip().to_canonical();
         let scheme = scheme(secure);
         let node = match ip {
@@ -30,7 +30,7 @@ impl Peer {
             // Digits, dots, colons and letters: always a valid value.
             HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
         };
-        Self(Arc::new(Facts {
+        Self(Arc::new(PeerInfo {
             address,
             secure,
             forwarded_for: value(ip.to_string()),
@@ -43,7 +43,7 @@ impl Peer {
         self.0.address
     }
 
-    /// `http` or `https`, as the peer spoke to us.
+    /// `http` or `https`.
     pub fn scheme(&self) -> &'static str {
         scheme(self.0.secure)
     }
@@ -53,7 +53,7 @@ impl Peer {
         &self.0.forwarded_for
     }
 
-    /// For `Forwarded` (RFC 7239). Without `host=`: the `Host` header goes on as it came.
+    /// For `Forwarded` (RFC 7239). Without `host=`: the `Host` header is forwarded unchanged.
     pub(crate) fn forwarded(&self) -> &HeaderValue {
         &self.0.forwarded
     }

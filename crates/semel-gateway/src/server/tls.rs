@@ -5,7 +5,7 @@ use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 
-/// A certificate and its key, ready to greet clients.
+/// A certificate and its key, ready to accept TLS connections.
 #[derive(Clone)]
 pub struct Tls {
     pub(super) acceptor: TlsAcceptor,
@@ -16,13 +16,13 @@ pub struct Tls {
 #[non_exhaustive]
 pub enum TlsError {
     /// The certificate file is not PEM, or holds no certificate.
-    #[error("the certificate file holds no certificate in PEM form")]
+    #[error("the certificate file contains no PEM certificate")]
     Certificate,
     /// The key file is not PEM, or holds no private key.
-    #[error("the key file holds no private key in PEM form")]
+    #[error("the key file contains no PEM private key")]
     Key(#[source] rustls_pki_types::pem::Error),
-    /// They do not fit together, or use what is no longer safe.
-    #[error("the certificate and key cannot be used")]
+    /// They do not match, or use an algorithm that rustls refuses.
+    #[error("the certificate and key cannot be used together")]
     Unusable(#[source] rustls::Error),
 }
 
@@ -39,7 +39,7 @@ impl Tls {
             return Err(TlsError::Certificate);
         }
         let key = PrivateKeyDer::from_pem_slice(key).map_err(TlsError::Key)?;
-        // The provider is named here, so that it matters not which one the process installed.
+        // Explicit: the process may have installed no default provider, or a different one.
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()

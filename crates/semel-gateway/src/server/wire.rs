@@ -1,4 +1,4 @@
-//! A client's socket: scanned on the way in, timed on the way out.
+//! A client's socket: input passes the framing scanner, output has a stall timeout.
 
 use std::io;
 use std::pin::Pin;
@@ -13,38 +13,38 @@ use tokio_rustls::server::TlsStream;
 
 use super::Limits;
 use super::activity::Activity;
-use super::incoming::Pause;
+use super::incoming::StallTimer;
 use crate::hygiene::scan::Scanner;
 use crate::socket::Socket;
 
-/// What hyper is given in place of bytes that were refused. A NUL is an error wherever in a
-/// head, a chunk size or a trailer it appears, and the line ends make the parser look at once:
-/// in a head hyper answers 400 and closes, in a body the service sees an error.
+/// Replaces refused bytes in what hyper reads. A NUL is an error anywhere in a head, a chunk size
+/// or a trailer, and the line ends make the parser run at once: in a head hyper responds 400 and
+/// closes, in a body the service sees an error.
 const POISON: &[u8] = b"\0\r\n\r\n";
 
-/// What a client sends and is sent.
+/// A plain or TLS connection to a client.
 pub(super) type Stream = Socket<TcpStream, TlsStream<TcpStream>>;
 
 /// The socket under hyper's connection.
 #[derive(Debug)]
 pub(super) struct Wire {
     stream: Stream,
-    /// Read before it was known which protocol this is.
-    ahead: BytesMut,
-    /// For HTTP/1 only.
+    /// Read while the protocol was detected.
+    buffered: BytesMut,
+    /// HTTP/1 only.
     scanner: Option<Scanner>,
-    /// What is left to say of [`POISON`], once something was refused.
+    /// The rest of [`POISON`], once something was refused.
     poison: Option<&'static [u8]>,
     activity: Arc<Activity>,
-    stall: Pause,
-    /// Held as long as the socket lives, so that a connection which became a tunnel counts.
+    stall: StallTimer,
+    /// Held as long as the socket, so that a connection which became a tunnel counts as well.
     _permit: OwnedSemaphorePermit,
 }
 
 impl Wire {
     pub(super) fn new(
         stream: Stream,
-        ahead: BytesMut,
+        buffered: BytesMut,
         scanned: bool,
         activity: Arc<Activity>,
         limits: &Limits,
@@ -52,11 +52,11 @@ impl Wire {
     ) -> Self {
         Self {
             stream,
-            ahead,
+            buffered,
             scanner: scanned.then(|| Scanner::new(limits.max_header_bytes)),
             poison: None,
             activity,
-            stall: Pause::new(limits.write_stall_timeout),
+            stall: StallTimer::new(limits.write_stall_timeout),
             _permit: permit,
         }
     }
@@ -68,8 +68,8 @@ impl Wire {
         self.poison = Some(later);
     }
 
-    /// A write that made no progress is timed; one that did is not.
-    fn timed<T>(
+    /// Times writes that make no progress.
+    fn with_stall_timeout<T>(
         &mut self,
         cx: &mut Context<'_>,
         written: Poll<io::Result<T>>,
@@ -81,7 +81,7 @@ impl Wire {
         self.stall.poll_expired(cx).map(|()| {
             Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                "the client does not read its answer",
+                "the client does not read its response",
             ))
         })
     }
@@ -95,17 +95,17 @@ impl AsyncRead for Wire {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         if this.poison.is_some() {
-            // When the poison is out, nothing more is put, which is the end of the stream.
+            // After the poison nothing more is written, which means end of stream.
             this.refuse(buf);
             return Poll::Ready(Ok(()));
         }
         let before = buf.filled().len();
-        if this.ahead.is_empty() {
+        if this.buffered.is_empty() {
             std::task::ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
         } else {
-            let count = this.ahead.len().min(buf.remaining());
-            buf.put_slice(&this.ahead[..count]);
-            this.ahead.advance(count);
+            let count = this.buffered.len().min(buf.remaining());
+            buf.put_slice(&this.buffered[..count]);
+            this.buffered.advance(count);
         }
         if let Some(scanner) = &mut this.scanner
             && !this.activity.is_raw()
@@ -129,7 +129,7 @@ impl AsyncWrite for Wire {
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, buf);
-        self.timed(cx, written)
+        self.with_stall_timeout(cx, written)
     }
 
     fn poll_write_vectored(
@@ -138,7 +138,7 @@ impl AsyncWrite for Wire {
         bufs: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bufs);
-        self.timed(cx, written)
+        self.with_stall_timeout(cx, written)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -147,11 +147,11 @@ impl AsyncWrite for Wire {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let flushed = Pin::new(&mut self.stream).poll_flush(cx);
-        self.timed(cx, flushed)
+        self.with_stall_timeout(cx, flushed)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let closed = Pin::new(&mut self.stream).poll_shutdown(cx);
-        self.timed(cx, closed)
+        self.with_stall_timeout(cx, closed)
     }
 }

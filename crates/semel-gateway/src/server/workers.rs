@@ -12,20 +12,21 @@ use tokio_util::sync::CancellationToken;
 use super::accept::{Drained, Shared, serve_shared};
 use super::{Handler, Limits, ResponseBody, Tls};
 
-/// Connections that may wait to be accepted, per listener: a burst of reconnecting clients
-/// after a restart. The kernel lowers it to its own maximum.
+/// Connections that may wait to be accepted, per listener: enough for a burst of reconnecting
+/// clients after a restart. The kernel caps it at its own maximum.
 const BACKLOG: i32 = 4096;
 
-/// Binds `count` listeners to one address, among which the kernel spreads new connections.
-/// With port 0 the first takes a free port and the others follow it.
+/// Binds `count` listeners to one address; the kernel distributes new connections among them.
+/// With port 0 the first listener takes a free port and the others use the same one.
 ///
 /// # Errors
 /// When the address cannot be bound.
 pub fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
     let mut address = address;
-    // Sharing a port is for our own threads. Another gateway of the same user would share it, too,
-    // take half of the connections, and execute again what only the first one's store knows. So
-    // the port is taken once without sharing, which fails where anybody listens.
+    // SO_REUSEPORT is meant for the threads of this process, but it would also let another gateway
+    // of the same user share the port, take half of the connections, and execute requests again
+    // that only the first gateway's store knows. So the port is first bound without sharing, which
+    // fails if any process listens on it.
     if address.port() != 0 {
         socket(address)?.bind(&address.into())?;
     }
@@ -46,12 +47,12 @@ pub fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
 fn socket(address: SocketAddr) -> io::Result<Socket> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    // A restart must not wait for the connections of the process before.
+    // A restart must not wait for TIME_WAIT connections of the previous process.
     socket.set_reuse_address(true)?;
     Ok(socket)
 }
 
-/// Threads that serve, each with its own runtime, listener and service.
+/// Server threads, each with its own runtime, listener and service.
 #[derive(Debug)]
 pub struct Workers {
     threads: Vec<JoinHandle<io::Result<Drained>>>,
@@ -62,12 +63,12 @@ pub struct Workers {
 impl Workers {
     /// Starts a thread for every listener, see [`bind`].
     ///
-    /// `make` is called on each thread, inside its runtime, with the worker's number. It
-    /// returns the service, and a future that is awaited after the worker's last connection
-    /// has ended and before its runtime does: for what the service left running.
+    /// `make` is called on each thread, inside its runtime, with the worker's number. It returns the
+    /// service, and a future that the worker awaits after its last connection has ended and before
+    /// its runtime stops: it waits for what the service left running.
     ///
     /// # Errors
-    /// When a thread cannot be started. Threads already started are told to stop.
+    /// When a thread cannot be started. Threads already started are stopped.
     pub fn start<S, RB, M, F>(
         listeners: Vec<TcpListener>,
         limits: Limits,
@@ -87,7 +88,7 @@ impl Workers {
         let stop = shutdown.child_token();
         for (number, listener) in listeners.into_iter().enumerate() {
             let (shared, make, alive) = (shared.clone(), make.clone(), alive.clone());
-            // A child of its own, so that connections do not meet at one lock.
+            // One child token per worker, so that connections do not contend for one lock.
             let shutdown = stop.child_token();
             let work = move || {
                 let _alive = alive;
@@ -96,9 +97,9 @@ impl Workers {
                     .build()?;
                 runtime.block_on(async {
                     let listener = tokio::net::TcpListener::from_std(listener)?;
-                    let (service, rest) = make(number);
+                    let (service, after_drain) = make(number);
                     let drained = serve_shared(listener, service, shared, shutdown).await;
-                    rest.await;
+                    after_drain.await;
                     Ok(drained)
                 })
             };
@@ -111,18 +112,18 @@ impl Workers {
     /// Waits until every worker has stopped.
     ///
     /// # Errors
-    /// When a worker could not start its runtime, or died.
+    /// When a worker could not start its runtime, or panicked.
     ///
     /// # Cancellation
-    /// The workers go on; they stop with the token they were started with.
+    /// The workers keep running until the token they were started with is cancelled.
     pub async fn stopped(mut self) -> io::Result<Drained> {
-        // Nothing is ever sent: this is the closing.
+        // Nothing is ever sent; `recv` returns when the channel closes.
         let _ = self.ended.recv().await;
         let mut total = Drained::default();
         for thread in self.threads {
             let drained = thread
                 .join()
-                .map_err(|_| io::Error::other("a worker died"))??;
+                .map_err(|_| io::Error::other("a worker thread panicked"))??;
             total.cut += drained.cut;
         }
         Ok(total)

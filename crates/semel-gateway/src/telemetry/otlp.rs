@@ -1,7 +1,7 @@
-//! Traces to a collector, by OTLP over HTTP.
+//! Sends traces to a collector, by OTLP over HTTP.
 //!
-//! Spans are queued, and sent by a thread of their own. **Invariant:** no request waits for a
-//! collector: what the queue has no room for is dropped, and counted in the log.
+//! A separate thread sends queued spans. **Invariant:** no request waits for a collector: spans
+//! that do not fit into the queue are dropped, and the log reports how many.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,52 +33,51 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::OtlpConfig;
 
-/// Spans that wait to be sent, at most: some seconds of a busy gateway, in a few megabytes.
-const QUEUE: usize = 16_384;
+/// Maximum number of queued spans: some seconds of a busy gateway, in a few megabytes.
+const MAX_QUEUED_SPANS: usize = 16_384;
 
-/// Spans in one request to the collector, at most.
-const BATCH: usize = 1_024;
+/// Maximum number of spans in one request to the collector.
+const MAX_BATCH: usize = 1_024;
 
-/// How long a span waits for others.
-const EVERY: Duration = Duration::from_secs(2);
+/// How long a span waits for a batch.
+const BATCH_DELAY: Duration = Duration::from_secs(2);
 
 /// How long one request to the collector may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a connection may take of it.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+/// How long connecting may take, within [`EXPORT_TIMEOUT`].
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the last spans may take when the process ends.
-const LAST_WORDS: Duration = Duration::from_secs(2);
+/// How long sending the last spans may take when the process ends.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The largest answer that is read; it says little more than that it was taken.
-const MAX_ANSWER: usize = 64 << 10;
+/// Maximum size of a collector's response.
+const MAX_RESPONSE: usize = 64 << 10;
 
-/// What the collector knows this program by, unless `OTEL_SERVICE_NAME` or
-/// `OTEL_RESOURCE_ATTRIBUTES` says otherwise.
+/// `service.name`, unless `OTEL_SERVICE_NAME` or `OTEL_RESOURCE_ATTRIBUTES` sets another.
 const SERVICE: &str = "semel";
 
-/// Traces, on their way to a collector.
+/// The exporter of traces to a collector.
 #[derive(Debug)]
 pub struct Otlp(SdkTracerProvider);
 
-/// Why no traces can be sent.
+/// Why traces cannot be sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The settings make no sense to the exporter.
-    #[error("traces cannot be sent: {0}")]
+    /// The exporter rejects its settings.
+    #[error("cannot send traces: {0}")]
     Exporter(#[from] ExporterBuildError),
-    /// This machine believes no certificate.
-    #[error("traces cannot be sent: {0}")]
+    /// The operating system has no root certificates.
+    #[error("cannot send traces: {0}")]
     Tls(String),
     /// The operating system refused a runtime.
-    #[error("the operating system: {0}")]
+    #[error("cannot start the trace exporter: {0}")]
     System(#[from] std::io::Error),
 }
 
 impl Otlp {
-    /// Begins to take spans. Whether the collector is there is found out when the first are sent.
+    /// Starts to collect spans. It does not check whether the collector is reachable.
     ///
     /// # Errors
     /// [`Error`], before anything is sent.
@@ -88,12 +87,12 @@ impl Otlp {
             .with_http_client(Client::new()?)
             .with_protocol(Protocol::HttpBinary)
             .with_endpoint(config.collector.traces())
-            .with_timeout(PATIENCE)
+            .with_timeout(EXPORT_TIMEOUT)
             .build()?;
         let batches = BatchConfigBuilder::default()
-            .with_max_queue_size(QUEUE)
-            .with_max_export_batch_size(BATCH)
-            .with_scheduled_delay(EVERY)
+            .with_max_queue_size(MAX_QUEUED_SPANS)
+            .with_max_export_batch_size(MAX_BATCH)
+            .with_scheduled_delay(BATCH_DELAY)
             .build();
         let processor = BatchSpanProcessor::builder(exporter)
             .with_batch_config(batches)
@@ -107,7 +106,7 @@ impl Otlp {
         Ok(Self(provider))
     }
 
-    /// What hands Semel's spans over. Log lines stay in the log: some name a tenant.
+    /// The layer that exports Semel's spans. Log events are not exported: some contain a tenant.
     pub fn layer<S>(&self) -> impl Layer<S> + use<S>
     where
         S: Subscriber + for<'span> LookupSpan<'span>,
@@ -122,20 +121,20 @@ impl Otlp {
             .with_filter(filter_fn(is_traced).with_max_level_hint(LevelFilter::DEBUG))
     }
 
-    /// Sends what is left, for as long as that is worth waiting for.
+    /// Sends the remaining spans, for at most `SHUTDOWN_TIMEOUT`.
     pub fn close(self) {
-        if let Err(error) = self.0.shutdown_with_timeout(LAST_WORDS) {
-            tracing::warn!(%error, "the last traces were not sent");
+        if let Err(error) = self.0.shutdown_with_timeout(SHUTDOWN_TIMEOUT) {
+            tracing::warn!(%error, "cannot send the last traces");
         }
     }
 }
 
-/// Our spans, but not the one that is for logs, and nothing of the libraries below: the
-/// exporter's own requests would trace themselves.
+/// Semel's spans only, without the one made for logs: spans of libraries would include the
+/// exporter's own requests.
 fn is_traced(metadata: &Metadata<'_>) -> bool {
     metadata.is_span()
         && metadata.target().starts_with(SERVICE)
-        && metadata.name() != semel_http::spans::LOGGED
+        && metadata.name() != semel_http::spans::LOG_SPAN
 }
 
 fn resource() -> Resource {
@@ -151,34 +150,34 @@ fn resource() -> Resource {
     .build()
 }
 
-/// Sends on the exporter's own thread, which nobody waits for.
+/// Sends on the exporter's thread, blocking it.
 #[derive(Debug)]
 struct Client {
-    /// That thread has none, and those of requests are not to be disturbed.
+    /// The exporter's thread has no runtime, and exports must not run on those of requests.
     runtime: tokio::runtime::Runtime,
     client: hyper_util::client::legacy::Client<HttpsConnector<HttpConnector>, Full<Bytes>>,
 }
 
 impl Client {
     fn new() -> Result<Self, Error> {
-        let cannot = |error: &dyn std::fmt::Display| Error::Tls(error.to_string());
-        // Named, not taken from the process: that may have none, or another.
+        let tls_error = |error: &dyn std::fmt::Display| Error::Tls(error.to_string());
+        // Explicit: the process may have installed no default provider, or a different one.
         let provider = Arc::new(aws_lc_rs::default_provider());
         let tls = rustls::ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
-            .map_err(|error| cannot(&error))?
+            .map_err(|error| tls_error(&error))?
             .with_native_roots()
-            .map_err(|error| cannot(&error))?
+            .map_err(|error| tls_error(&error))?
             .with_no_client_auth();
         let mut connector = HttpConnector::new();
         connector.enforce_http(false);
-        connector.set_connect_timeout(Some(CONNECT_PATIENCE));
+        connector.set_connect_timeout(Some(CONNECT_TIMEOUT));
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls)
             .https_or_http()
             .enable_http1()
             .wrap_connector(connector);
-        // Between two batches nobody would look after a connection.
+        // The runtime is not polled between two batches, so it cannot maintain idle connections.
         let client = hyper_util::client::legacy::Client::builder(TokioExecutor::new())
             .pool_max_idle_per_host(0)
             .build(connector);
@@ -193,12 +192,12 @@ impl Client {
 impl HttpClient for Client {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
         let sending = async {
-            let answer = self.client.request(request.map(Full::new)).await?;
-            let (head, body) = answer.into_parts();
-            let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
+            let response = self.client.request(request.map(Full::new)).await?;
+            let (head, body) = response.into_parts();
+            let body = Limited::new(body, MAX_RESPONSE).collect().await?.to_bytes();
             Ok(Response::from_parts(head, body))
         };
         self.runtime
-            .block_on(async { tokio::time::timeout(PATIENCE, sending).await })?
+            .block_on(async { tokio::time::timeout(EXPORT_TIMEOUT, sending).await })?
     }
 }

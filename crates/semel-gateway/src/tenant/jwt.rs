@@ -1,4 +1,4 @@
-//! Tokens, and the keys that they are verified by.
+//! Verifies JSON Web Tokens.
 
 use std::fmt;
 
@@ -22,7 +22,7 @@ const RSA: [Algorithm; 6] = [
 
 const HMAC: [Algorithm; 3] = [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
 
-/// What a token has to say besides its signature.
+/// Claims that a token must have.
 #[derive(Clone, Debug, Default)]
 pub struct Expected {
     /// Its `iss`.
@@ -31,9 +31,9 @@ pub struct Expected {
     pub audience: Option<String>,
 }
 
-/// Keys that tokens are verified by, each for the algorithms of its type only. The algorithm
-/// that a token names is compared with these and never chosen by it: a public key taken for an
-/// HMAC secret is known to everybody.
+/// Verification keys, each for the algorithms of its type only. The algorithm in a token's header
+/// must be one of these; it never selects how a key is used, because a public key used as an HMAC
+/// secret would let anyone sign.
 pub struct Keys(Vec<Verifier>);
 
 struct Verifier {
@@ -43,14 +43,15 @@ struct Verifier {
 }
 
 impl Keys {
-    /// The public signing keys of a JWK Set. Keys for encryption, and of types that nobody here
-    /// knows, are passed over as RFC 7517 asks.
+    /// The public signing keys of a JWK Set. Encryption keys and keys of unknown types are ignored,
+    /// as RFC 7517 requires.
     ///
     /// # Errors
-    /// A message: it is no JWK Set, has no usable key, a secret one, or two of one name.
+    /// A message, if it is not a JWK Set, has no usable key, has a secret key, or has two keys with
+    /// the same `kid`.
     pub fn from_jwks(text: &str, expected: &Expected) -> Result<Self, String> {
         let set: JwkSet =
-            serde_json::from_str(text).map_err(|error| format!("no JWK Set: {error}"))?;
+            serde_json::from_str(text).map_err(|error| format!("invalid JWK Set: {error}"))?;
         let mut keys: Vec<Verifier> = Vec::new();
         for jwk in &set.keys {
             let Some(algorithms) = algorithms(jwk)? else {
@@ -60,11 +61,11 @@ impl Keys {
             if keys.iter().any(|other| other.kid == kid) {
                 return Err(match kid {
                     Some(kid) => format!("two keys have the `kid` {kid:?}"),
-                    None => "two keys have no `kid` to tell them apart".to_owned(),
+                    None => "two keys have no `kid`; only one key may omit it".to_owned(),
                 });
             }
             let key = DecodingKey::from_jwk(jwk)
-                .map_err(|error| format!("the key {kid:?} cannot be used: {error}"))?;
+                .map_err(|error| format!("cannot use the key {kid:?}: {error}"))?;
             keys.push(Verifier {
                 kid,
                 key,
@@ -72,12 +73,12 @@ impl Keys {
             });
         }
         if keys.is_empty() {
-            return Err("no key in it can verify a signature".to_owned());
+            return Err("the JWK Set has no key that can verify a signature".to_owned());
         }
         Ok(Self(keys))
     }
 
-    /// A secret that is shared with the issuer. The caller makes sure that it is not empty.
+    /// A secret shared with the issuer. The caller ensures that it is not empty.
     pub fn from_secret(secret: &[u8], expected: &Expected) -> Self {
         Self(vec![Verifier {
             kid: None,
@@ -86,10 +87,10 @@ impl Keys {
         }])
     }
 
-    /// The claims of a token, if all is well with it.
+    /// The claims of a token; `None` if it is invalid.
     pub fn verify(&self, token: &str) -> Option<Map<String, Value>> {
         let header = decode_header(token).ok()?;
-        // An extension that must be understood (RFC 7515, 4.1.11), and none is.
+        // `crit` lists extensions that must be understood (RFC 7515, 4.1.11); we implement none.
         if header.crit.is_some() {
             return None;
         }
@@ -116,7 +117,7 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// What a key of this type can verify; `None` where it is not for signatures.
+/// The algorithms for a key of this type; `None` if it is not a signing key.
 fn algorithms(jwk: &Jwk) -> Result<Option<Vec<Algorithm>>, String> {
     if matches!(&jwk.common.public_key_use, Some(usage) if *usage != PublicKeyUse::Signature) {
         return Ok(None);
@@ -134,8 +135,7 @@ fn algorithms(jwk: &Jwk) -> Result<Option<Vec<Algorithm>>, String> {
         }
         AlgorithmParameters::OctetKey(_) => {
             return Err(
-                "it holds a secret (`oct`) key; give a secret by `secret_env`, not in a file of \
-                 public keys"
+                "the JWK Set contains a secret (`oct`) key; use `secret_env` for a shared secret"
                     .to_owned(),
             );
         }
@@ -158,7 +158,7 @@ fn validation(algorithms: Vec<Algorithm>, expected: &Expected) -> Validation {
         algorithms,
         leeway: LEEWAY_SECONDS,
         validate_nbf: true,
-        // Checked only where there is something to compare with; then it must be there.
+        // Checked only if an audience is configured; then the claim is required.
         validate_aud: expected.audience.is_some(),
         ..Validation::default()
     };

@@ -15,7 +15,7 @@ fn of(from: &TenantFrom, headers: &[(&str, &str)]) -> Option<String> {
 }
 
 #[test]
-fn credentials_are_told_apart_and_do_not_show() {
+fn different_credentials_are_different_tenants_and_are_hashed() {
     let of = |headers: &[(&str, &str)]| of(&TenantFrom::Authorization, headers);
     let a = of(&[("authorization", "Bearer a")]).unwrap();
     assert_eq!(a.len(), 34);
@@ -261,11 +261,11 @@ fn a_secret_verifies_and_claims_are_checked() {
 }
 
 #[test]
-fn sets_that_cannot_be_trusted_are_refused() {
+fn invalid_jwk_sets_are_refused() {
     let one = Issuer::new();
     for (set, part) in [
-        ("[]".to_owned(), "no JWK Set"),
-        (json!({"keys": []}).to_string(), "no key in it"),
+        ("[]".to_owned(), "invalid JWK Set"),
+        (json!({"keys": []}).to_string(), "no key that can verify"),
         (
             json!({"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}).to_string(),
             "secret",

@@ -8,11 +8,11 @@ use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use hyper::body::Incoming;
 
+use super::connection::{UpstreamConnection, without_wakeup};
 use super::error::{BoxError, Error};
-use super::link::{Link, quiet};
 use super::pool::Pool;
 
-/// A request body, as every pooled connection can take it.
+/// A request body, type-erased so that every pooled connection accepts it.
 #[derive(Debug)]
 pub(super) enum Outgoing {
     Empty,
@@ -62,15 +62,15 @@ impl HttpBody for Outgoing {
     }
 }
 
-/// The body of an answer. It moves the connection on while it is read, and gives it back to the
-/// pool when the exchange is over; dropped before, it closes it.
+/// A response body. Reading it drives the connection; at the end of the exchange it returns the
+/// connection to the pool. Dropping it earlier closes the connection.
 ///
 /// A body that ends before its length, or without its last chunk, ends with an error.
 #[derive(Debug)]
 pub struct Body {
     source: Source,
-    /// Until the connection is given back or lost.
-    link: Option<Box<Link>>,
+    /// `None` once the connection is returned or closed.
+    connection: Option<Box<UpstreamConnection>>,
     pool: Option<Arc<Pool>>,
     truncated: bool,
 }
@@ -78,7 +78,7 @@ pub struct Body {
 #[derive(Debug)]
 enum Source {
     Incoming(Incoming),
-    /// An answer of our own, or an end.
+    /// A body made by the gateway; empty at its end.
     Text(Bytes),
 }
 
@@ -90,38 +90,43 @@ impl Body {
     pub(super) fn text(text: Bytes) -> Self {
         Self {
             source: Source::Text(text),
-            link: None,
+            connection: None,
             pool: None,
             truncated: false,
         }
     }
 
-    pub(super) fn new(incoming: Incoming, link: Box<Link>, pool: &Arc<Pool>) -> Self {
-        if link.is_idle() {
-            // A short answer has come whole with its head: the bytes are in `incoming`, and the
-            // connection is free.
-            pool.check_in(link);
+    pub(super) fn new(
+        incoming: Incoming,
+        connection: Box<UpstreamConnection>,
+        pool: &Arc<Pool>,
+    ) -> Self {
+        if connection.is_idle() {
+            // A short response arrived completely with its head: the bytes are in `incoming`, and
+            // the connection is free.
+            pool.check_in(connection);
             return Self {
                 source: Source::Incoming(incoming),
-                link: None,
+                connection: None,
                 pool: None,
                 truncated: false,
             };
         }
         if incoming.is_end_stream() {
-            // Answered before the request was read to its end. Dropping the link closes it.
+            // The upstream responded before it read the whole request. Dropping the connection
+            // closes it.
             return Self::empty();
         }
         let pool = Some(Arc::clone(pool));
         Self {
             source: Source::Incoming(incoming),
-            link: Some(link),
+            connection: Some(connection),
             pool,
             truncated: false,
         }
     }
 
-    /// Whether the body broke off before its end.
+    /// Whether the body ended prematurely.
     pub fn is_truncated(&self) -> bool {
         self.truncated
     }
@@ -137,36 +142,39 @@ impl Body {
         }
     }
 
-    /// The next frame: what has arrived, or what the connection brings now.
+    /// The next frame: already buffered, or read from the connection now.
     fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        if self.link.is_none() {
+        if self.connection.is_none() {
             return self.poll_incoming(cx);
         }
-        let arrived = self.poll_incoming(&mut quiet(cx));
+        let arrived = self.poll_incoming(&mut without_wakeup(cx));
         if arrived.is_ready() {
             return arrived;
         }
-        if let Some(link) = &mut self.link
-            && link.poll_drive(cx).is_ready()
+        if let Some(connection) = &mut self.connection
+            && connection.poll_drive(cx).is_ready()
         {
-            // Dropped, it tells `incoming` that nothing more will come.
-            self.link = None;
+            // Dropping the connection ends `incoming`.
+            self.connection = None;
             return self.poll_incoming(cx);
         }
-        self.poll_incoming(&mut quiet(cx))
+        self.poll_incoming(&mut without_wakeup(cx))
     }
 
-    /// Gives the connection back if the exchange is over.
-    fn settle(&mut self, cx: &mut Context<'_>, ended: bool) {
-        if let Some(mut link) = self.link.take_if(|link| ended || link.is_idle()) {
-            if !link.is_idle() && link.poll_drive(cx).is_ready() {
+    /// Returns the connection to the pool if the exchange is over.
+    fn release_connection(&mut self, cx: &mut Context<'_>, ended: bool) {
+        if let Some(mut connection) = self
+            .connection
+            .take_if(|connection| ended || connection.is_idle())
+        {
+            if !connection.is_idle() && connection.poll_drive(cx).is_ready() {
                 return;
             }
             if let Some(pool) = &self.pool {
-                pool.check_in(link);
+                pool.check_in(connection);
             }
         }
     }
@@ -189,17 +197,17 @@ impl HttpBody for Body {
         let this = &mut *self;
         match this.poll_next(cx) {
             Poll::Ready(Some(Ok(frame))) => {
-                this.settle(cx, this.is_end_stream());
+                this.release_connection(cx, this.is_end_stream());
                 Poll::Ready(Some(Ok(frame)))
             }
             Poll::Ready(Some(Err(error))) => {
-                this.link = None;
+                this.connection = None;
                 this.source = Source::Text(Bytes::new());
                 this.truncated = true;
                 Poll::Ready(Some(Err(Error::sent(error))))
             }
             Poll::Ready(None) => {
-                this.settle(cx, true);
+                this.release_connection(cx, true);
                 Poll::Ready(None)
             }
             Poll::Pending => Poll::Pending,

@@ -3,7 +3,7 @@ use std::fmt;
 /// Any error.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// How far a request got.
+/// How much of a request was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
     /// Not a byte of it was written: the application cannot have seen it.
@@ -41,8 +41,8 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.stage {
-            Stage::NothingSent => "the upstream was not reached; nothing was sent",
-            Stage::Sent => "the exchange with the upstream broke off; it may have acted",
+            Stage::NothingSent => "cannot reach the upstream; nothing was sent",
+            Stage::Sent => "the connection to the upstream failed after the request was sent; the upstream may have executed it",
         })
     }
 }
@@ -57,16 +57,16 @@ impl std::error::Error for Error {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// TLS without anybody to believe.
-    #[error("an https:// upstream needs certificates to believe")]
-    Untrusting,
+    /// TLS without root certificates.
+    #[error("an https:// upstream needs root certificates to verify it")]
+    NoRootCertificates,
     /// Neither `http` nor `https`.
     #[error("the upstream must begin with http:// or https://")]
     Scheme,
-    /// Nobody to connect to.
-    #[error("the upstream names no valid host")]
+    /// There is no host to connect to.
+    #[error("the upstream has no valid host")]
     Host,
-    /// A query would be lost or doubled.
+    /// A query in the base would be dropped or duplicated.
     #[error("the upstream must not contain a query")]
     Query,
 }

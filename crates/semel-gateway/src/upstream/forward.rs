@@ -13,19 +13,19 @@ use super::error::BoxError;
 use super::{Body, Error, Stage, Upstream};
 use crate::telemetry;
 
-/// Every request to the upstream, once; every failure an [`Outcome`] that says how far the
-/// request got, to be worded by the layer in front.
+/// Forwards each request to the upstream once. A failure becomes an [`Outcome`] that says whether
+/// anything was sent; the layer turns it into the client's response.
 #[derive(Debug, Clone)]
 pub struct Forward {
     upstream: Upstream,
-    patience: Duration,
+    timeout: Duration,
 }
 
 impl Forward {
-    /// Forwards to `upstream`. A request that is not guarded waits this long for the head of its
-    /// answer; the others have a bound of their own.
-    pub fn new(upstream: Upstream, patience: Duration) -> Self {
-        Self { upstream, patience }
+    /// Forwards to `upstream`. `timeout` bounds the wait for the response head of unguarded requests;
+    /// guarded requests are bounded by the layer.
+    pub fn new(upstream: Upstream, timeout: Duration) -> Self {
+        Self { upstream, timeout }
     }
 }
 
@@ -43,15 +43,15 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let Self { upstream, patience } = self.clone();
+        let Self { upstream, timeout } = self.clone();
         let operation = request.extensions().get::<Operation>().cloned();
         Box::pin(async move {
-            telemetry::request::pass_on(request.headers_mut());
+            telemetry::request::inject_parent(request.headers_mut());
             let sending = upstream.send(request);
             let answer = if operation.is_some() {
                 sending.await
             } else {
-                match tokio::time::timeout(patience, sending).await {
+                match tokio::time::timeout(timeout, sending).await {
                     Ok(answer) => answer,
                     Err(elapsed) => Err(Error::sent(elapsed)),
                 }
@@ -66,11 +66,15 @@ fn failed(error: &Error, operation: Option<Operation>) -> Response<Body> {
     let reason = &error.source;
     match error.stage {
         Stage::NothingSent => {
-            tracing::warn!(id, reason, "the upstream was not reached");
+            tracing::warn!(id, reason, "cannot reach the upstream; nothing was sent");
             Outcome::unreachable().into_response()
         }
         Stage::Sent => {
-            tracing::warn!(id, reason, "the upstream gave no answer");
+            tracing::warn!(
+                id,
+                reason,
+                "no response from the upstream; the outcome is unknown"
+            );
             Outcome::unknown("upstream_broke_off").into_response()
         }
     }

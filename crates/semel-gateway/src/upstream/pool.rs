@@ -1,4 +1,4 @@
-//! Idle connections, the last used first.
+//! Idle connections; the most recently used is taken first.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -6,100 +6,102 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::UpstreamConfig;
+use super::address::UpstreamAddress;
+use super::connection::UpstreamConnection;
 use super::error::Error;
-use super::link::Link;
-use super::place::Place;
 
 #[derive(Debug)]
 pub(super) struct Pool {
-    place: Place,
+    address: UpstreamAddress,
     connect_timeout: Duration,
     max_idle: usize,
     idle_timeout: Duration,
-    shelf: Mutex<Shelf>,
+    idle: Mutex<IdleConnections>,
 }
 
 #[derive(Debug, Default)]
-struct Shelf {
-    /// The oldest first.
-    idle: Vec<(Instant, Box<Link>)>,
-    /// Whether a task is there to close what gets too old.
-    swept: bool,
+struct IdleConnections {
+    /// Oldest first.
+    stack: Vec<(Instant, Box<UpstreamConnection>)>,
+    /// Whether a task is running that closes connections when they get too old.
+    sweeping: bool,
 }
 
 impl Pool {
-    pub(super) fn new(place: Place, config: &UpstreamConfig) -> Self {
+    pub(super) fn new(address: UpstreamAddress, config: &UpstreamConfig) -> Self {
         Self {
-            place,
+            address,
             connect_timeout: config.connect_timeout,
             max_idle: config.max_idle,
             idle_timeout: config.idle_timeout,
-            shelf: Mutex::default(),
+            idle: Mutex::default(),
         }
     }
 
-    /// The connection used last, if it is not too old. The longer one lay, the likelier it is
-    /// being closed.
-    pub(super) fn check_out(&self) -> Option<Box<Link>> {
-        let mut kept = self.shelf();
-        let (since, link) = kept.idle.pop()?;
+    /// The most recently used connection, if it is not too old: the longer a connection was idle,
+    /// the likelier the server is closing it.
+    pub(super) fn check_out(&self) -> Option<Box<UpstreamConnection>> {
+        let mut kept = self.idle();
+        let (since, connection) = kept.stack.pop()?;
         if since.elapsed() < self.idle_timeout {
-            return Some(link);
+            return Some(connection);
         }
-        // Those below are older still.
-        kept.idle.clear();
+        // The remaining ones are even older.
+        kept.stack.clear();
         None
     }
 
-    /// Takes back a connection whose exchange is over in both directions; any other is closed.
-    pub(super) fn check_in(self: &Arc<Self>, link: Box<Link>) {
-        let mut kept = self.shelf();
-        if !link.is_idle() || kept.idle.len() >= self.max_idle {
+    /// Keeps a connection whose exchange is over in both directions; closes any other.
+    pub(super) fn check_in(self: &Arc<Self>, connection: Box<UpstreamConnection>) {
+        let mut kept = self.idle();
+        if !connection.is_idle() || kept.stack.len() >= self.max_idle {
             return;
         }
-        kept.idle.push((Instant::now(), link));
-        if !kept.swept
+        kept.stack.push((Instant::now(), connection));
+        if !kept.sweeping
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
-            kept.swept = true;
+            kept.sweeping = true;
             runtime.spawn(sweep(Arc::downgrade(self)));
         }
     }
 
     /// Opens a connection.
-    pub(super) async fn connect(&self) -> Result<Box<Link>, Error> {
-        let stream = timeout(self.connect_timeout, self.place.connect())
+    pub(super) async fn connect(&self) -> Result<Box<UpstreamConnection>, Error> {
+        let stream = timeout(self.connect_timeout, self.address.connect())
             .await
             .map_err(Error::nothing_sent)?
             .map_err(Error::nothing_sent)?;
         Ok(Box::new(
-            Link::open(stream).await.map_err(Error::nothing_sent)?,
+            UpstreamConnection::open(stream)
+                .await
+                .map_err(Error::nothing_sent)?,
         ))
     }
 
-    // No panic can happen under the lock, so a poisoned one is sound.
-    fn shelf(&self) -> MutexGuard<'_, Shelf> {
-        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    // No code panics under this lock, so a poisoned state is valid.
+    fn idle(&self) -> MutexGuard<'_, IdleConnections> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Closes what is too old; when to look again, if anything is left.
+    /// Closes connections that are too old. Returns when the next one will be, if any is left.
     fn evict(&self) -> Option<Instant> {
-        let mut kept = self.shelf();
+        let mut kept = self.idle();
         let now = Instant::now();
         let old = kept
-            .idle
+            .stack
             .partition_point(|(since, _)| *since + self.idle_timeout <= now);
-        kept.idle.drain(..old);
+        kept.stack.drain(..old);
         let next = kept
-            .idle
+            .stack
             .first()
             .map(|(since, _)| *since + self.idle_timeout);
-        kept.swept = next.is_some();
+        kept.sweeping = next.is_some();
         next
     }
 }
 
-/// Closes connections that nobody uses, while there are any.
+/// Closes idle connections as they get too old; ends when none is left.
 async fn sweep(pool: std::sync::Weak<Pool>) {
     while let Some(next) = pool.upgrade().and_then(|pool| pool.evict()) {
         sleep_until(next).await;

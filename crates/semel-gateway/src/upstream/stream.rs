@@ -1,4 +1,7 @@
-//! The bytes to and from the upstream, with or without TLS, and a count of those written.
+//! The socket to the upstream, with or without TLS, and a count of the bytes written to it.
+//!
+//! The count sits below TLS, so it counts what the kernel took. No crate offers this together with
+//! the staleness check that [`Counted`] makes before the first byte of a request.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -14,7 +17,7 @@ use tokio_rustls::client::TlsStream;
 
 use crate::socket::Socket;
 
-/// A connection's bytes.
+/// A plain or TLS connection.
 pub(super) type Stream = Socket<Counted, TlsStream<Counted>>;
 
 impl Stream {
@@ -33,16 +36,16 @@ impl Stream {
     }
 }
 
-/// What a connection has written.
+/// Counts what a connection has written.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
-    /// Bytes the kernel took, over the connection's life.
+    /// Bytes accepted by the kernel since the connection was opened.
     written: AtomicU64,
-    /// The next read asks the kernel, whatever the runtime believes.
+    /// Whether the next read first asks the kernel if the connection is stale.
     probe: AtomicBool,
 }
 
-/// A socket that counts. Under TLS it is below it, and counts what really leaves.
+/// A TCP socket that counts written bytes. With TLS it is the layer below.
 #[derive(Debug)]
 pub(super) struct Counted {
     stream: TcpStream,
@@ -73,9 +76,9 @@ impl Counted {
         }
     }
 
-    /// Whether the upstream has closed or said something unasked. The runtime learns of it only
-    /// at its next look at the poller; a request sent until then is a request whose outcome
-    /// nobody knows. One system call buys that back.
+    /// Whether the upstream has closed the connection or sent unexpected bytes. The runtime notices
+    /// only at its next poll of the reactor; a request sent until then would have an unknown
+    /// outcome. One system call avoids that.
     fn is_stale(&self) -> bool {
         let mut byte = [MaybeUninit::uninit()];
         match SockRef::from(&self.stream).peek(&mut byte) {
@@ -91,8 +94,8 @@ impl AsyncRead for Counted {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        // hyper reads before it writes, so this comes before the request's first byte. Nothing
-        // read is the end of the stream, and hyper gives the request back.
+        // hyper reads before it writes, so this happens before the first byte of the request. An
+        // empty read means end of stream, and hyper returns the request.
         if self.meter.probe.swap(false, Relaxed) && self.is_stale() {
             return Poll::Ready(Ok(()));
         }

@@ -3,7 +3,7 @@ use std::convert::Infallible;
 use http_body::Frame;
 use http_body_util::{Full, StreamBody};
 use semel_core::Memory;
-use semel_worker::webhook::{Find, Match, Rules, Scheme, Source};
+use semel_worker::webhook::{Match, RecordSelector, Rules, Scheme, Source};
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn sources() -> Sources {
             pointer: "/type".parse().unwrap(),
             equals: vec!["paid".into()],
         }),
-        ..Rules::new(Find::Operation("/o".parse().unwrap()))
+        ..Rules::new(RecordSelector::Operation("/o".parse().unwrap()))
     };
     Sources::new([Source::new("psp", Scheme::Stripe, ["0123456789abcdef"], rules).unwrap()])
 }
@@ -30,7 +30,7 @@ fn untouched() -> impl Body<Data = Bytes, Error = Infallible> {
 }
 
 #[tokio::test]
-async fn strangers_are_sent_away_unread() {
+async fn unknown_sources_are_refused_before_the_body_is_read() {
     for path in [
         "/.semel/webhooks/",
         "/.semel/webhooks/other",
@@ -50,7 +50,7 @@ async fn strangers_are_sent_away_unread() {
 }
 
 #[tokio::test]
-async fn bodies_are_read_whole_and_within_a_bound() {
+async fn bodies_are_read_completely_and_bounded() {
     const PATH: &str = "/.semel/webhooks/psp";
     let sized = Full::new(Bytes::from(vec![b'x'; MAX_BODY + 1]));
     assert_eq!(send(Method::POST, PATH, sized).await.status(), 413);

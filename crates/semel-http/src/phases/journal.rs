@@ -1,16 +1,15 @@
-//! What is written down of an operation made of phases: what was asked, and what each phase that
-//! is over found.
+//! The journal of an operation made of phases: its request, and the result of each phase that is
+//! over.
 
 use semel_core::RecoveryPoint;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
-/// The form of what is written. Another form gets another number, and one that is not known is
-/// not guessed at.
+/// The version of the format. A journal of another version is not read.
 const FORM: u32 = 1;
 
-/// Most bytes that an operation writes down in all its phases: it is read and written as a whole.
+/// Most bytes of a journal: it is read and written as a whole.
 pub const MAX_RECOVERY_BYTES: usize = 256 << 10;
 
 /// Most phases of an operation.
@@ -19,14 +18,14 @@ pub const MAX_PHASES: usize = 64;
 /// The name of the point before the first phase is over.
 const BEGUN: &str = "begun";
 
-/// All that is written down, in the order of the phases. Values stay as they were written: a
-/// number that is read and written again may be another.
+/// The journal, in the order of the phases. Values stay as they were written: a number that is
+/// parsed and written again may change.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Journal {
     form: u32,
     request: Box<RawValue>,
     phases: Vec<Phase>,
-    /// A call that may be on its way.
+    /// A call that may have been made.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) started: Option<Started>,
 }
@@ -44,12 +43,12 @@ pub(super) struct Started {
     pub(super) attempt: u32,
 }
 
-/// Why something cannot be written down or read.
+/// Why a journal cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
-    #[error("it is written in form {0}, and this program knows form {FORM}")]
+    #[error("the journal has version {0}, and this program reads version {FORM}")]
     Form(u32),
-    #[error("an operation writes down at most {MAX_RECOVERY_BYTES} bytes")]
+    #[error("the journal of an operation has at most {MAX_RECOVERY_BYTES} bytes")]
     TooLarge,
     #[error("an operation has at most {MAX_PHASES} phases")]
     TooMany,
@@ -75,19 +74,19 @@ impl Journal {
         }
     }
 
-    /// What was asked for.
+    /// The request.
     pub(super) fn request<T: DeserializeOwned>(&self) -> Result<T, Error> {
         Ok(serde_json::from_str(self.request.get())?)
     }
 
-    /// The name of the phase at that place, if it is over.
-    pub(super) fn name(&self, place: usize) -> Option<&str> {
-        self.phases.get(place).map(|phase| &*phase.name)
+    /// The name of the phase at that position, if it is over.
+    pub(super) fn name(&self, position: usize) -> Option<&str> {
+        self.phases.get(position).map(|phase| &*phase.name)
     }
 
-    /// What the phase at that place found.
-    pub(super) fn found<T: DeserializeOwned>(&self, place: usize) -> Option<Result<T, Error>> {
-        let phase = self.phases.get(place)?;
+    /// The result of the phase at that position.
+    pub(super) fn found<T: DeserializeOwned>(&self, position: usize) -> Option<Result<T, Error>> {
+        let phase = self.phases.get(position)?;
         Some(serde_json::from_str(phase.found.get()).map_err(Error::Json))
     }
 
@@ -127,7 +126,7 @@ impl Journal {
         self
     }
 
-    /// The journal as its record keeps it.
+    /// The journal as a recovery point.
     pub(super) fn point(&self) -> Result<RecoveryPoint, Error> {
         let data = serde_json::to_vec(self)?;
         if data.len() > MAX_RECOVERY_BYTES {
@@ -146,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_as_it_was() {
+    fn a_journal_is_read_as_it_was_written() {
         let journal = Journal::new(&serde_json::json!({"amount": 9_007_199_254_740_993_u64}))
             .unwrap()
             .with("opened", &"pay_1")
@@ -167,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn another_form_is_not_guessed_at() {
+    fn another_version_is_an_error() {
         let point = RecoveryPoint {
             name: "x".into(),
             data: r#"{"form":2,"request":null,"phases":[]}"#.into(),
@@ -176,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_refused() {
+    fn too_many_bytes_or_phases_are_refused() {
         let journal = Journal::new(&()).unwrap();
         let large = journal.clone().with("a", &"x".repeat(MAX_RECOVERY_BYTES));
         assert!(matches!(large.unwrap().point(), Err(Error::TooLarge)));

@@ -1,4 +1,4 @@
-//! An operation that stops before its end, and what becomes of it.
+//! An operation that stops before its end, and what becomes of its record.
 
 use std::fmt;
 
@@ -7,69 +7,69 @@ use semel_core::Code;
 
 use crate::outcome::Outcome;
 
-/// Why an operation does not go on. Return it from the handler: the layer knows what to do.
+/// Why an operation stopped. Return it from the handler, and the layer writes the record:
 ///
-/// | what happened | the record | who goes on |
+/// | what happened | the record | what continues |
 /// |---|---|---|
-/// | nothing outside of this database | `failed_retryable` | the client's retry, at the last phase that is over |
-/// | a foreign effect that has not surfaced yet | stays `in_progress` until its lease is over | the next retry, or the completer |
-/// | nobody knows | `unknown` | whoever reconciles |
+/// | nothing outside of this database | `failed_retryable` | the client's retry, after the last phase that is over |
+/// | an effect elsewhere, not completed yet | stays `in_progress` until its lease runs out | the client's retry, or the [`ResumeJob`](crate::ResumeJob) |
+/// | not known | `unknown` | reconciliation |
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "return it, or the operation ends as if nothing were wrong"]
+#[must_use = "return it, or the layer takes the operation for completed"]
 pub struct Stopped {
-    how: How,
+    kind: StopKind,
     code: Code,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum How {
+enum StopKind {
     /// Nothing happened outside of this database.
     Released,
-    /// It is left to whoever resumes it.
+    /// The next attempt resumes it.
     Suspended,
-    /// Nobody knows.
+    /// Not known.
     Unknown,
 }
 
-/// In a response's extensions: the record is left as it is, for somebody who resumes it.
+/// In a response's extensions: the record is left in progress, for the next attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct Suspended(pub(crate) Code);
 
 impl Stopped {
     pub(crate) fn released(code: impl Into<Code>) -> Self {
         Self {
-            how: How::Released,
+            kind: StopKind::Released,
             code: code.into(),
         }
     }
 
     pub(crate) fn suspended(code: impl Into<Code>) -> Self {
         Self {
-            how: How::Suspended,
+            kind: StopKind::Suspended,
             code: code.into(),
         }
     }
 
     pub(crate) fn unknown(code: impl Into<Code>) -> Self {
         Self {
-            how: How::Unknown,
+            kind: StopKind::Unknown,
             code: code.into(),
         }
     }
 
-    /// The reason, for programs.
+    /// The reason, as a stable code.
     pub fn code(&self) -> &Code {
         &self.code
     }
 
-    /// The response that says so to the layer.
+    /// The response that carries it to the layer.
     pub fn into_response<B: Default>(self) -> Response<B> {
-        let Self { how, code } = self;
-        match how {
-            How::Released => Outcome::not_executed(code).into_response(),
-            How::Unknown => Outcome::unknown(code).into_response(),
-            How::Suspended => {
-                // Without a layer nobody would go on, and it may have happened.
+        let Self { kind, code } = self;
+        match kind {
+            StopKind::Released => Outcome::not_executed(code).into_response(),
+            StopKind::Unknown => Outcome::unknown(code).into_response(),
+            StopKind::Suspended => {
+                // Without a layer there is no attempt to resume it, and it may have happened.
                 let mut response = Outcome::unknown(code.clone()).into_response();
                 response.extensions_mut().insert(Suspended(code));
                 response
@@ -80,12 +80,14 @@ impl Stopped {
 
 impl fmt::Display for Stopped {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.how {
-            How::Released => "the operation stopped, and nothing happened outside",
-            How::Suspended => "the operation stopped, and will be resumed",
-            How::Unknown => "the operation stopped, and nobody knows what happened outside",
+        let summary = match self.kind {
+            StopKind::Released => {
+                "the operation stopped before any effect outside of this database"
+            }
+            StopKind::Suspended => "the operation stopped and will be resumed",
+            StopKind::Unknown => "the operation stopped, and its effects are not known",
         };
-        write!(f, "{what}: {}", self.code)
+        write!(f, "{summary}: {}", self.code)
     }
 }
 

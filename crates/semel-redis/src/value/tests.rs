@@ -5,7 +5,7 @@ use semel_core::Fingerprints;
 use super::*;
 
 const NOW: Timestamp = Timestamp::from_micros(1_000);
-const EPOCH: Option<Epoch> = Some(Epoch(7));
+const EPOCH: Option<ErasureEpoch> = Some(ErasureEpoch(7));
 
 fn identity(tenant: &str, operation: &str, key: &str) -> Identity {
     Identity::new(tenant, operation, Key::new(key).unwrap()).unwrap()
@@ -13,7 +13,7 @@ fn identity(tenant: &str, operation: &str, key: &str) -> Identity {
 
 fn entry() -> Entry {
     Entry {
-        epoch: Epoch(7),
+        epoch: ErasureEpoch(7),
         identity: identity("t", "op", "k"),
         fingerprint: Fingerprint::from_parts(1, [9; 32]),
         replay: Replay {
@@ -44,26 +44,26 @@ fn request() -> Reserve {
     }
 }
 
-/// A kept form, and what somebody makes of it who knows the checksum.
+/// Decodes an entry that was altered and has a correct checksum.
 fn forged(change: impl FnOnce(&mut Vec<u8>)) -> Option<Entry> {
-    let mut kept = entry().encode().unwrap().to_vec();
-    kept.truncate(kept.len() - CHECKSUM_BYTES);
-    change(&mut kept);
-    kept.extend(&Sha256::digest(&kept)[..]);
-    Entry::decode(kept.into())
+    let mut value = entry().encode().unwrap().to_vec();
+    value.truncate(value.len() - CHECKSUM_BYTES);
+    change(&mut value);
+    value.extend(&Sha256::digest(&value)[..]);
+    Entry::decode(value.into())
 }
 
 #[test]
-fn an_entry_leads_back() {
+fn decoding_an_encoded_entry_returns_it() {
     assert_eq!(Entry::decode(entry().encode().unwrap()), Some(entry()));
     assert_eq!(forged(|_| {}), Some(entry()));
 }
 
-/// The layout is a contract with values that are kept already: a change needs a new number.
+/// The layout is a contract with values that are already stored: a change needs a new number.
 #[test]
-fn the_form_of_version_1_stays() {
-    let kept = entry().encode().unwrap();
-    let hex = kept
+fn format_1_is_unchanged() {
+    let value = entry().encode().unwrap();
+    let hex = value
         .iter()
         .fold(String::new(), |hex, byte| format!("{hex}{byte:02x}"));
     let digest = "0909090909090909090909090909090909090909090909090909090909090909";
@@ -94,24 +94,24 @@ fn the_form_of_version_1_stays() {
 }
 
 #[test]
-fn every_truncation_is_refused() {
-    let kept = entry().encode().unwrap();
-    for end in 0..kept.len() {
-        assert_eq!(Entry::decode(kept.slice(..end)), None, "{end}");
-        assert_eq!(Entry::decode(kept.slice(end + 1..)), None, "from {end}");
+fn truncated_values_are_refused() {
+    let value = entry().encode().unwrap();
+    for end in 0..value.len() {
+        assert_eq!(Entry::decode(value.slice(..end)), None, "{end}");
+        assert_eq!(Entry::decode(value.slice(end + 1..)), None, "from {end}");
     }
-    // Also by one who knows the checksum.
-    let content = kept.len() - CHECKSUM_BYTES;
+    // Also with a correct checksum.
+    let content = value.len() - CHECKSUM_BYTES;
     for end in 0..content {
-        assert_eq!(forged(|kept| kept.truncate(end)), None, "{end}");
+        assert_eq!(forged(|value| value.truncate(end)), None, "{end}");
     }
 }
 
 #[test]
-fn every_flipped_bit_is_refused() {
-    let kept = entry().encode().unwrap();
-    for bit in 0..kept.len() * 8 {
-        let mut flipped = kept.to_vec();
+fn values_with_a_flipped_bit_are_refused() {
+    let value = entry().encode().unwrap();
+    for bit in 0..value.len() * 8 {
+        let mut flipped = value.to_vec();
         flipped[bit / 8] ^= 1 << (bit % 8);
         assert_eq!(Entry::decode(flipped.into()), None, "{bit}");
     }
@@ -120,38 +120,38 @@ fn every_flipped_bit_is_refused() {
 type Forgery<'a> = &'a dyn Fn(&mut Vec<u8>);
 
 #[test]
-fn what_encode_does_not_write_is_refused() {
-    let place = |part: &[u8]| {
-        let kept = entry().encode().unwrap();
-        let found = kept.windows(part.len()).position(|window| window == part);
+fn values_that_encode_never_writes_are_refused() {
+    let position_of = |part: &[u8]| {
+        let value = entry().encode().unwrap();
+        let found = value.windows(part.len()).position(|window| window == part);
         found.unwrap()
     };
     let (tenant, key, link) = (
-        place(b"\0\0\0\x01t") + 4,
-        place(b"\x01k") + 1,
-        place(b"link"),
+        position_of(b"\0\0\0\x01t") + 4,
+        position_of(b"\x01k") + 1,
+        position_of(b"link"),
     );
-    let body_flag = place(&2_000i64.to_be_bytes()) - 1;
-    let resource_flag = place(b"\0\0\0\x07payment") - 1;
-    let wrong: [(&str, Forgery<'_>); 10] = [
-        ("magic", &|kept| kept[0] = b'S'),
-        ("older format", &|kept| kept[7] = 0),
-        ("newer format", &|kept| kept[7] = 2),
-        ("scope", &|kept| kept[16] = 2),
-        ("tenant that is no text", &|kept| kept[tenant] = 0xff),
-        ("impossible key", &|kept| kept[key] = b'\n'),
-        ("body's flag", &|kept| kept[body_flag] = 2),
-        ("resource's flag", &|kept| kept[resource_flag] = 2),
-        ("header that is no text", &|kept| kept[link] = 0xff),
-        ("something behind it", &|kept| kept.push(0)),
+    let body_flag = position_of(&2_000i64.to_be_bytes()) - 1;
+    let resource_flag = position_of(b"\0\0\0\x07payment") - 1;
+    let forgeries: [(&str, Forgery<'_>); 10] = [
+        ("magic", &|value| value[0] = b'S'),
+        ("older format", &|value| value[7] = 0),
+        ("newer format", &|value| value[7] = 2),
+        ("scope", &|value| value[16] = 2),
+        ("tenant that is not UTF-8", &|value| value[tenant] = 0xff),
+        ("invalid key", &|value| value[key] = b'\n'),
+        ("body's flag", &|value| value[body_flag] = 2),
+        ("resource's flag", &|value| value[resource_flag] = 2),
+        ("header that is not UTF-8", &|value| value[link] = 0xff),
+        ("trailing byte", &|value| value.push(0)),
     ];
-    for (what, change) in wrong {
-        assert_eq!(forged(change), None, "{what}");
+    for (case, change) in forgeries {
+        assert_eq!(forged(change), None, "{case}");
     }
 }
 
 #[test]
-fn without_a_body_or_too_large_it_is_not_kept() {
+fn entries_without_a_body_or_too_large_are_not_encoded() {
     let with = |body| {
         let mut entry = entry();
         entry.replay.response.body = body;
@@ -165,17 +165,17 @@ fn without_a_body_or_too_large_it_is_not_kept() {
     assert!(Entry::decode(largest).is_some());
     assert_eq!(with(Some(vec![7; MAX_BYTES - around + 1].into())), None);
     assert_eq!(with(Some(vec![7; MAX_BYTES + 1].into())), None);
-    let oversized = forged(|kept| {
+    let oversized = forged(|value| {
         let length = u32::try_from(MAX_BYTES).unwrap();
-        kept.truncate(kept.len() - 8);
-        kept.extend(length.to_be_bytes());
-        kept.resize(kept.len() + MAX_BYTES, 7);
+        value.truncate(value.len() - 8);
+        value.extend(length.to_be_bytes());
+        value.resize(value.len() + MAX_BYTES, 7);
     });
     assert_eq!(oversized, None);
 }
 
 #[test]
-fn it_answers_the_same_request_only() {
+fn another_identity_is_rejected() {
     let answer = |request: &Reserve| entry().answer(request, EPOCH, NOW);
     assert_eq!(answer(&request()), Ok(entry().replay));
     let others = [
@@ -189,12 +189,17 @@ fn it_answers_the_same_request_only() {
             identity,
             ..request()
         };
-        assert_eq!(answer(&other), Err(Unfit::Foreign), "{:?}", other.identity);
+        assert_eq!(
+            answer(&other),
+            Err(Rejection::WrongIdentity),
+            "{:?}",
+            other.identity
+        );
     }
 }
 
 #[test]
-fn it_answers_any_version_of_the_fingerprint_and_no_other() {
+fn another_fingerprint_is_rejected_and_an_older_version_accepted() {
     let answer = |fingerprints: Fingerprints| {
         let request = Reserve {
             fingerprints,
@@ -203,11 +208,11 @@ fn it_answers_any_version_of_the_fingerprint_and_no_other() {
         entry().answer(&request, EPOCH, NOW)
     };
     let newer = Fingerprint::from_parts(2, [9; 32]);
-    assert_eq!(answer(newer.into()), Err(Unfit::Misused));
+    assert_eq!(answer(newer.into()), Err(Rejection::FingerprintMismatch));
     assert!(answer(Fingerprints::from(newer).with_older(entry().fingerprint)).is_ok());
     let other = Fingerprint::from_parts(1, [8; 32]);
-    assert_eq!(answer(other.into()), Err(Unfit::Misused));
-    // A misuser is told nothing, not even that there is something that is over.
+    assert_eq!(answer(other.into()), Err(Rejection::FingerprintMismatch));
+    // A misuse gets no information, not even that an expired entry exists.
     let late = entry().answer(
         &Reserve {
             fingerprints: other.into(),
@@ -216,29 +221,32 @@ fn it_answers_any_version_of_the_fingerprint_and_no_other() {
         None,
         Timestamp::from_micros(i64::MAX),
     );
-    assert_eq!(late, Err(Unfit::Misused));
+    assert_eq!(late, Err(Rejection::FingerprintMismatch));
 }
 
 #[test]
-fn it_answers_in_its_epoch_only() {
+fn another_epoch_is_rejected() {
     let answer = |epoch| entry().answer(&request(), epoch, NOW);
-    assert_eq!(answer(Some(Epoch(6))), Err(Unfit::Outdated));
-    assert_eq!(answer(Some(Epoch(8))), Err(Unfit::Outdated));
-    assert_eq!(answer(None), Err(Unfit::Outdated));
+    assert_eq!(answer(Some(ErasureEpoch(6))), Err(Rejection::StaleEpoch));
+    assert_eq!(answer(Some(ErasureEpoch(8))), Err(Rejection::StaleEpoch));
+    assert_eq!(answer(None), Err(Rejection::StaleEpoch));
 }
 
 #[test]
-fn it_is_over_at_its_instant() {
+fn entry_is_rejected_from_its_expiry_on() {
     let answer = |entry: Entry, now| entry.answer(&request(), EPOCH, Timestamp::from_micros(now));
     assert!(answer(entry(), 1_999).is_ok());
-    assert_eq!(answer(entry(), 2_000), Err(Unfit::Over));
-    let mut whole = entry();
-    whole.replay.body_expires_at = None;
-    assert!(answer(whole.clone(), 2_999).is_ok());
-    assert_eq!(answer(whole.clone(), 3_000), Err(Unfit::Over));
-    // A body's time beyond the window prolongs nothing.
-    whole.replay.body_expires_at = Some(Timestamp::from_micros(9_000));
-    assert_eq!(answer(whole, 3_000), Err(Unfit::Over));
+    assert_eq!(answer(entry(), 2_000), Err(Rejection::Expired));
+    let mut without_body_window = entry();
+    without_body_window.replay.body_expires_at = None;
+    assert!(answer(without_body_window.clone(), 2_999).is_ok());
+    assert_eq!(
+        answer(without_body_window.clone(), 3_000),
+        Err(Rejection::Expired)
+    );
+    // A body window that ends after the replay window does not extend it.
+    without_body_window.replay.body_expires_at = Some(Timestamp::from_micros(9_000));
+    assert_eq!(answer(without_body_window, 3_000), Err(Rejection::Expired));
 }
 
 fn any_entry() -> impl Strategy<Value = Entry> {
@@ -274,7 +282,7 @@ fn any_entry() -> impl Strategy<Value = Entry> {
             let (status, headers, body, schema_version) = response;
             let (resource, expires_at, body_expires_at) = rest;
             Entry {
-                epoch: Epoch(epoch),
+                epoch: ErasureEpoch(epoch),
                 identity,
                 fingerprint: Fingerprint::from_parts(fingerprint.0, fingerprint.1),
                 replay: Replay {
@@ -295,22 +303,26 @@ fn any_entry() -> impl Strategy<Value = Entry> {
 
 proptest! {
     #[test]
-    fn any_entry_leads_back(entry in any_entry()) {
+    fn decoding_any_encoded_entry_returns_it(entry in any_entry()) {
         prop_assert_eq!(Entry::decode(entry.encode().unwrap()), Some(entry));
     }
 
-    /// What decodes is exactly what encode writes, whatever was done to it by one who knows
-    /// the checksum.
+    /// A value that decodes is exactly what `encode` writes, even after a change with a correct
+    /// checksum.
     #[test]
-    fn there_is_one_form(entry in any_entry(), at in any::<prop::sample::Index>(), byte: u8) {
-        let mut kept = entry.encode().unwrap().to_vec();
-        kept.truncate(kept.len() - CHECKSUM_BYTES);
-        let at = at.index(kept.len());
-        kept[at] = byte;
-        kept.extend(&Sha256::digest(&kept)[..]);
-        let kept = Bytes::from(kept);
-        if let Some(entry) = Entry::decode(kept.clone()) {
-            prop_assert_eq!(entry.encode(), Some(kept));
+    fn a_value_that_decodes_encodes_to_itself(
+        entry in any_entry(),
+        at in any::<prop::sample::Index>(),
+        byte: u8,
+    ) {
+        let mut value = entry.encode().unwrap().to_vec();
+        value.truncate(value.len() - CHECKSUM_BYTES);
+        let at = at.index(value.len());
+        value[at] = byte;
+        value.extend(&Sha256::digest(&value)[..]);
+        let value = Bytes::from(value);
+        if let Some(entry) = Entry::decode(value.clone()) {
+            prop_assert_eq!(entry.encode(), Some(value));
         }
     }
 }

@@ -1,5 +1,5 @@
-//! What an owner abandoned and was made to be resumed: a completer goes on with it, one at a time,
-//! and the sweeper waits for that.
+//! Resumable records that their owner abandoned: one completer at a time continues them, and the
+//! sweeper waits until their resume deadline.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use super::fixture::{
 use super::history::kinds;
 use super::{Fixture, Subject};
 
-/// Who completes what others abandoned, in most cases.
+/// The completer of abandoned records, in most cases.
 pub(crate) const COMPLETER: &str = "completer-1/7";
 
 /// The lease that a completer takes: neither the one before nor how long others wait.
 pub(crate) const COMPLETER_LEASE: Duration = Duration::from_secs(45);
 
-/// How long what can be resumed waits for that in most cases.
+/// How long a resumable record waits for a completer, in most cases.
 pub(crate) const RESUME_WITHIN: Duration = Duration::from_mins(10);
 
 /// A policy whose operations can be resumed.
@@ -61,8 +61,8 @@ fn next(fence: Fence) -> Fence {
     Fence { attempt, ..fence }
 }
 
-/// It needs the policy and recovery points, as it was reserved; nothing else is ever claimed.
-pub async fn only_what_can_be_resumed_is_claimed<S: Subject>(f: Fixture<S>) {
+/// Only a record whose policy resumes and that has recovery points can be claimed.
+pub async fn only_resumable_records_are_claimed<S: Subject>(f: Fixture<S>) {
     let points_missing = Policy {
         recovery_points: false,
         ..resumable()
@@ -89,8 +89,8 @@ pub async fn only_what_can_be_resumed_is_claimed<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// At the end of the lease, not before, and not of an owner that says that it lives.
-pub async fn a_lease_is_over_at_its_instant_for_a_completer<S: Subject>(f: Fixture<S>) {
+/// A record can be claimed from `locked_until` on, not before, and not after a heartbeat.
+pub async fn a_lease_expires_exactly_on_time_for_claim_abandoned<S: Subject>(f: Fixture<S>) {
     let silent = f.execute(asked("silent")).await;
     let alive = f.execute(asked("alive")).await;
     f.clock.advance(LEASE - TICK);
@@ -104,8 +104,8 @@ pub async fn a_lease_is_over_at_its_instant_for_a_completer<S: Subject>(f: Fixtu
     assert_eq!(fences(&f.claim_abandoned(10).await), [next(alive.fence)]);
 }
 
-/// Whoever is silent longest comes first, as many as asked for.
-pub async fn the_longest_silent_is_claimed_first<S: Subject>(f: Fixture<S>) {
+/// The oldest expired lease comes first, up to the limit.
+pub async fn the_longest_abandoned_is_claimed_first<S: Subject>(f: Fixture<S>) {
     let mut expected = Vec::new();
     // Reserved in one order, lapsing in the other, and given up in yet another.
     for (place, waits) in (1..=5).rev().zip([3, 1, 5, 2, 4]) {
@@ -128,15 +128,15 @@ pub async fn the_longest_silent_is_claimed_first<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.claim_abandoned(10).await, []);
 }
 
-/// A completer is given its own command, and others' do not use up its limit.
-pub async fn a_completer_is_given_only_its_command<S: Subject>(f: Fixture<S>) {
+/// Records of other operations are not returned and do not use up the limit.
+pub async fn a_completer_claims_only_its_operation<S: Subject>(f: Fixture<S>) {
     for operation in ["refund", "Pay", "pay2", "pa", "pay"] {
         let first = request_for(identity("t", operation, "k"));
         f.execute(with_policy(&first, resumable())).await;
         f.clock.advance(TICK);
     }
     f.clock.advance(LEASE);
-    assert_eq!(f.claim_abandoned_of("nobody", 10).await, []);
+    assert_eq!(f.claim_abandoned_of("unused", 10).await, []);
     let claimed = f.claim_abandoned_of("pay", 1).await;
     let operations: Vec<_> = claimed.iter().map(|r| r.identity.operation()).collect();
     assert_eq!(operations, ["pay"]);
@@ -144,9 +144,9 @@ pub async fn a_completer_is_given_only_its_command<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.claim_abandoned_of("refund", 10).await.len(), 1);
 }
 
-/// What is claimed is the same record in other hands: the next attempt, at the recovery point,
-/// under the completer's lease, and it can be resumed as long as before.
-pub async fn a_claim_goes_on_at_the_recovery_point<S: Subject>(f: Fixture<S>) {
+/// A claim starts the next attempt of the same record at its recovery point, under the completer's
+/// lease, with the resume deadline unchanged.
+pub async fn a_claim_continues_at_the_recovery_point<S: Subject>(f: Fixture<S>) {
     let first = asked("k");
     let grant = f.execute(first.clone()).await;
     f.advance(grant.fence, point("charged", b"ch_1\0\xff"))
@@ -175,8 +175,8 @@ pub async fn a_claim_goes_on_at_the_recovery_point<S: Subject>(f: Fixture<S>) {
     assert_eq!(replay.response, completion("paid").response);
 }
 
-/// An operation whose owner fell silent before the first phase has no point to go on from.
-pub async fn a_claim_may_find_no_recovery_point<S: Subject>(f: Fixture<S>) {
+/// A record abandoned before its first phase is claimed without a recovery point.
+pub async fn a_claim_before_the_first_phase_has_no_recovery_point<S: Subject>(f: Fixture<S>) {
     f.execute(asked("k")).await;
     f.clock.advance(LEASE);
     let claimed = f.claim_abandoned(10).await;
@@ -184,8 +184,8 @@ pub async fn a_claim_may_find_no_recovery_point<S: Subject>(f: Fixture<S>) {
     assert_eq!(claimed[0].recovery, None);
 }
 
-/// Whoever was silent and comes back is refused, whatever it says; the refusals are told.
-pub async fn an_owner_is_fenced_after_a_claim<S: Subject>(f: Fixture<S>) {
+/// Every write of the previous owner is fenced, and the history records each.
+pub async fn the_previous_owner_is_fenced_after_a_claim<S: Subject>(f: Fixture<S>) {
     let grant = f.execute(asked("k")).await;
     f.clock.advance(LEASE);
     let claimed = f.claim_abandoned(10).await.remove(0);
@@ -206,8 +206,8 @@ pub async fn an_owner_is_fenced_after_a_claim<S: Subject>(f: Fixture<S>) {
     );
 }
 
-/// A client that comes while a completer is at it waits as for any other owner.
-pub async fn a_client_finds_a_completer_at_work<S: Subject>(f: Fixture<S>) {
+/// A retry during a completer's attempt waits as for any other owner.
+pub async fn a_retry_during_a_claim_is_in_progress<S: Subject>(f: Fixture<S>) {
     let first = asked("k");
     let grant = f.execute(first.clone()).await;
     f.clock.advance(LEASE);
@@ -224,8 +224,8 @@ pub async fn a_client_finds_a_completer_at_work<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.claim_abandoned(10).await, [], "the client has it");
 }
 
-/// A completer that falls silent is replaced as it replaced another.
-pub async fn a_claim_can_be_abandoned_too<S: Subject>(f: Fixture<S>) {
+/// A completer that stops is replaced by the next one.
+pub async fn an_abandoned_claim_can_be_claimed<S: Subject>(f: Fixture<S>) {
     let first = f.execute(asked("k")).await.fence;
     f.clock.advance(LEASE);
     assert_eq!(fences(&f.claim_abandoned(10).await), [next(first)]);
@@ -239,9 +239,9 @@ pub async fn a_claim_can_be_abandoned_too<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.sweep(10).await, [next(next(first))]);
 }
 
-/// The sweeper leaves to a completer what can be resumed, for as long as it says and no longer.
-/// After that nobody goes on with it.
-pub async fn sweep_waits_for_whoever_resumes<S: Subject>(f: Fixture<S>) {
+/// The sweeper leaves a resumable record to completers until its resume deadline. Afterwards it
+/// cannot be claimed.
+pub async fn sweep_waits_for_the_resume_deadline<S: Subject>(f: Fixture<S>) {
     let grant = f.execute(asked("k")).await;
     f.clock.advance(LEASE + RESUME_WITHIN - TICK);
     assert_eq!(f.sweep(10).await, []);
@@ -252,9 +252,9 @@ pub async fn sweep_waits_for_whoever_resumes<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.claim_abandoned(10).await, []);
 }
 
-/// What waits to be resumed does not keep the sweeper from the rest, and a sweep is of what is
-/// over longest.
-pub async fn what_waits_does_not_hold_up_a_sweep<S: Subject>(f: Fixture<S>) {
+/// Records that wait for a completer do not use up the sweep's limit; the oldest due record comes
+/// first.
+pub async fn resumable_records_do_not_delay_a_sweep<S: Subject>(f: Fixture<S>) {
     for place in 0..3 {
         f.execute(asked(&format!("waits-{place}"))).await;
     }
@@ -262,7 +262,7 @@ pub async fn what_waits_does_not_hold_up_a_sweep<S: Subject>(f: Fixture<S>) {
     let lapsed = f.execute(request("lapsed")).await;
     f.clock.advance(LEASE);
     assert_eq!(f.sweep(1).await, [lapsed.fence]);
-    // Silent before the other, and given up after it.
+    // Abandoned before the other, with a later deadline.
     let later = Policy {
         resume_within: LEASE * 3,
         ..resumable()
@@ -275,8 +275,8 @@ pub async fn what_waits_does_not_hold_up_a_sweep<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.sweep(1).await, [later.fence]);
 }
 
-/// Each attempt says itself whether and how long it may be resumed: the policy may have changed.
-pub async fn a_new_attempt_says_whether_it_can_be_resumed<S: Subject>(f: Fixture<S>) {
+/// Each attempt takes the resume settings from its own policy.
+pub async fn a_new_attempt_sets_whether_it_is_resumable<S: Subject>(f: Fixture<S>) {
     let usual = f.released(request("now resumable")).await.fence;
     f.execute(asked("now resumable")).await;
     let resumable = f.released(asked("no longer")).await.fence;
@@ -297,8 +297,8 @@ pub async fn a_new_attempt_says_whether_it_can_be_resumed<S: Subject>(f: Fixture
     assert_eq!(f.sweep(10).await, [next(longer)]);
 }
 
-/// The longest times that Rust can say do not wrap into the past.
-pub async fn what_may_be_resumed_for_ever_is_never_swept<S: Subject>(f: Fixture<S>) {
+/// The longest durations do not overflow into the past.
+pub async fn a_record_without_resume_deadline_is_never_swept<S: Subject>(f: Fixture<S>) {
     let forever = Policy {
         resume_within: Duration::MAX,
         ..resumable()
@@ -316,8 +316,8 @@ pub async fn what_may_be_resumed_for_ever_is_never_swept<S: Subject>(f: Fixture<
     assert_eq!(f.claim_abandoned(10).await, []);
 }
 
-/// Many completers at once: each abandoned operation goes to exactly one of them.
-pub async fn each_abandoned_operation_goes_to_one_completer<S: Subject>(f: Fixture<S>) {
+/// Concurrent completers: each abandoned record goes to exactly one of them.
+pub async fn each_abandoned_record_goes_to_one_completer<S: Subject>(f: Fixture<S>) {
     let all: Vec<_> = (0..40).map(|place| asked(&format!("k{place}"))).collect();
     let ids: BTreeSet<_> = all.iter().map(|request| request.id).collect();
     together(&f.store, all, |store, request| async move {
@@ -344,14 +344,14 @@ pub async fn each_abandoned_operation_goes_to_one_completer<S: Subject>(f: Fixtu
     assert_eq!(claimed, ids);
 }
 
-/// Completers, clients and the late owner at once: one of them has the next attempt, or the owner
-/// ended it before that.
-pub async fn completers_against_clients_against_the_owner<S: Subject>(f: Fixture<S>) {
+/// Completers, clients and the late owner race: one gets the next attempt, or the owner completed
+/// first.
+pub async fn one_of_racing_completers_clients_and_owner_wins<S: Subject>(f: Fixture<S>) {
     for round in 0..f.scale.rounds {
         let first = asked(&format!("k{round}"));
         let old = f.execute(first.clone()).await.fence;
         f.clock.advance(LEASE);
-        let said = together(
+        let given = together(
             &f.store,
             (0..f.scale.tasks).collect(),
             move |store, place| {
@@ -378,7 +378,7 @@ pub async fn completers_against_clients_against_the_owner<S: Subject>(f: Fixture
             },
         )
         .await;
-        let won: Vec<_> = said.into_iter().flatten().collect();
+        let won: Vec<_> = given.into_iter().flatten().collect();
         assert_eq!(won.len(), 1, "attempts that won: {won:?}");
         let record = f.record(old.id).await;
         assert_eq!(record.attempt, won[0]);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use semel_core::store::{MAX_BATCH, Which};
+use semel_core::store::{MAX_BATCH, OperationFilter};
 use semel_core::{Backoff, Code, Held, Status};
 
 use super::fixture::{
@@ -12,8 +12,8 @@ use super::fixture::{
 };
 use super::{Fixture, Subject};
 
-/// Only leases that are over are swept, the oldest first, as many as asked for.
-pub async fn sweep_takes_the_oldest_lapsed_leases_first<S: Subject>(f: Fixture<S>) {
+/// Only expired leases are swept, the oldest first, up to the limit.
+pub async fn sweep_takes_the_oldest_expired_leases_first<S: Subject>(f: Fixture<S>) {
     let mut fences = Vec::new();
     // Reserved in one order, lapsing in the other.
     for place in (1..=5).rev() {
@@ -39,9 +39,8 @@ pub async fn sweep_takes_the_oldest_lapsed_leases_first<S: Subject>(f: Fixture<S
     assert_eq!(f.status(fences[4].id).await, Some(Status::InProgress));
 }
 
-/// After the lease plus one sweep nothing is in progress without a living owner, and a
-/// living one is left alone.
-pub async fn sweep_leaves_a_living_owner_alone<S: Subject>(f: Fixture<S>) {
+/// After one sweep only records with a live lease are in progress.
+pub async fn sweep_skips_a_live_lease<S: Subject>(f: Fixture<S>) {
     let alive = f.execute(request("alive")).await;
     let silent = f.execute(request("silent")).await;
     f.clock.advance(LEASE - TICK);
@@ -51,8 +50,8 @@ pub async fn sweep_leaves_a_living_owner_alone<S: Subject>(f: Fixture<S>) {
     f.in_progress(again(&request("alive"))).await;
 }
 
-/// What is due longest is handed out first, as many as asked for.
-pub async fn claim_due_hands_out_the_longest_due_first<S: Subject>(f: Fixture<S>) {
+/// The longest due record comes first, up to the limit.
+pub async fn claim_due_returns_the_longest_due_first<S: Subject>(f: Fixture<S>) {
     let mut grants = Vec::new();
     for place in 0..5 {
         grants.insert(0, f.execute(request(&format!("k{place}"))).await);
@@ -83,14 +82,14 @@ pub async fn claim_due_hands_out_the_longest_due_first<S: Subject>(f: Fixture<S>
     assert!(f.claim_due(10).await.is_empty());
 }
 
-/// A reconciler of one operation is given only that one's.
+/// A reconciler of one operation gets only its records.
 pub async fn claim_due_filters_by_operation<S: Subject>(f: Fixture<S>) {
     for operation in ["pay", "refund", "Pay", "pay2"] {
         f.lost(request_for(identity("t", operation, "k"))).await;
     }
     let claimed = f
         .store
-        .claim_due(Which::Only("pay".into()), BACKOFF, 10)
+        .claim_due(OperationFilter::Only("pay".into()), BACKOFF, 10)
         .await
         .expect("claim_due");
     let operations: Vec<_> = claimed
@@ -100,14 +99,14 @@ pub async fn claim_due_filters_by_operation<S: Subject>(f: Fixture<S>) {
     assert_eq!(operations, ["pay"]);
     let none = f
         .store
-        .claim_due(Which::Only("nobody".into()), BACKOFF, 10)
+        .claim_due(OperationFilter::Only("unused".into()), BACKOFF, 10)
         .await
         .expect("claim_due");
     assert!(none.is_empty());
     assert_eq!(f.claim_due(10).await.len(), 3);
 }
 
-/// The filter does not use up the limit: what is due longest may be another's.
+/// Records of other operations do not use up the limit.
 pub async fn claim_due_filters_before_it_limits<S: Subject>(f: Fixture<S>) {
     for place in 0..3 {
         f.lost(request_for(identity("t", "refund", &place.to_string())))
@@ -119,14 +118,14 @@ pub async fn claim_due_filters_before_it_limits<S: Subject>(f: Fixture<S>) {
     f.dead_letter(dead.fence, "person".into()).await;
     let claimed = f
         .store
-        .claim_due(Which::Only("pay".into()), BACKOFF, 1)
+        .claim_due(OperationFilter::Only("pay".into()), BACKOFF, 1)
         .await
         .expect("claim_due");
     assert_eq!(claimed.len(), 1);
 }
 
-/// A worker without a command of its own is given all that others do not ask for.
-pub async fn claim_due_leaves_out_what_others_ask_for<S: Subject>(f: Fixture<S>) {
+/// A worker without an operation of its own gets all records except those of the named operations.
+pub async fn claim_due_excludes_the_operations_of_other_workers<S: Subject>(f: Fixture<S>) {
     let names = ["pay", "refund", "Pay", "pay2", "a\"b,[]", "čáp"];
     for operation in names {
         f.lost(request_for(identity("t", operation, "k"))).await;
@@ -134,20 +133,22 @@ pub async fn claim_due_leaves_out_what_others_ask_for<S: Subject>(f: Fixture<S>)
     }
     let all_but = async |others: &[&str], limit: usize| {
         let others = others.iter().map(|other| Box::from(*other)).collect();
-        let claimed = f.store.claim_due(Which::AllBut(others), BACKOFF, limit);
+        let claimed = f
+            .store
+            .claim_due(OperationFilter::AllBut(others), BACKOFF, limit);
         let claimed = claimed.await.expect("claim_due").into_iter();
         claimed
             .map(|record| record.identity.operation().to_owned())
             .collect::<Vec<_>>()
     };
     assert!(all_but(&names, 10).await.is_empty());
-    let others = ["pay", "a\"b,[]", "čáp", "nobody's"];
+    let others = ["pay", "a\"b,[]", "čáp", "unused"];
     assert_eq!(all_but(&others, 2).await, ["refund", "Pay"]);
     assert_eq!(all_but(&others, 10).await, ["pay2"]);
     assert_eq!(all_but(&[], 10).await, ["pay", "a\"b,[]", "čáp"]);
 }
 
-/// What waits for a person does not use up the limit either.
+/// Dead letters do not use up the limit.
 pub async fn dead_letters_do_not_block_claims<S: Subject>(f: Fixture<S>) {
     for place in 0..3 {
         let grant = f.lost(request(&format!("dead-{place}"))).await;
@@ -160,7 +161,7 @@ pub async fn dead_letters_do_not_block_claims<S: Subject>(f: Fixture<S>) {
     assert_eq!(claimed[0].fence(), live.fence);
 }
 
-/// Each look schedules the next as the backoff says, to the microsecond.
+/// Each claim schedules the next one by the backoff, to the microsecond.
 pub async fn claim_due_follows_the_backoff<S: Subject>(f: Fixture<S>) {
     let backoff = Backoff {
         every: Duration::from_secs(7),
@@ -170,7 +171,7 @@ pub async fn claim_due_follows_the_backoff<S: Subject>(f: Fixture<S>) {
     for tries in 1..=8 {
         let claimed = f
             .store
-            .claim_due(Which::All, backoff, 10)
+            .claim_due(OperationFilter::All, backoff, 10)
             .await
             .expect("claim_due");
         assert_eq!(claimed.len(), 1, "try {tries}");
@@ -183,8 +184,8 @@ pub async fn claim_due_follows_the_backoff<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// Many workers at once: each due operation goes to exactly one of them.
-pub async fn claim_due_gives_each_operation_to_one_claimer<S: Subject>(f: Fixture<S>) {
+/// Concurrent workers: each due record goes to exactly one of them.
+pub async fn claim_due_gives_each_record_to_one_claimer<S: Subject>(f: Fixture<S>) {
     let asked: Vec<_> = (0..40).map(|place| request(&format!("k{place}"))).collect();
     let all: BTreeSet<_> = asked.iter().map(|request| request.id).collect();
     together(&f.store, asked, |store, request| async move {
@@ -204,7 +205,7 @@ pub async fn claim_due_gives_each_operation_to_one_claimer<S: Subject>(f: Fixtur
         // Bounded, since a store that hands out the same again would never be done.
         for _ in 0..40 {
             let some = store
-                .claim_due(Which::All, BACKOFF, 3)
+                .claim_due(OperationFilter::All, BACKOFF, 3)
                 .await
                 .expect("claim_due");
             mine.extend(some.into_iter().map(|record| record.id));
@@ -217,8 +218,8 @@ pub async fn claim_due_gives_each_operation_to_one_claimer<S: Subject>(f: Fixtur
     assert_eq!(claimed.into_iter().collect::<BTreeSet<_>>(), all);
 }
 
-/// Many sweepers at once: each lapsed lease is named by exactly one of them.
-pub async fn sweep_names_each_lapsed_lease_once<S: Subject>(f: Fixture<S>) {
+/// Concurrent sweepers: exactly one of them returns each expired lease.
+pub async fn sweep_returns_each_expired_lease_once<S: Subject>(f: Fixture<S>) {
     let asked: Vec<_> = (0..40).map(|place| request(&format!("k{place}"))).collect();
     together(&f.store, asked, |store, request| async move {
         store.reserve(request).await.expect("reserve")

@@ -1,4 +1,4 @@
-//! Bytes are stored as bytes: what comes back is what went in.
+//! Stored content comes back byte for byte.
 
 use bytes::Bytes;
 use semel_core::{Completion, Held, Resource, Response, Verdict};
@@ -36,8 +36,8 @@ fn with_headers(headers: Vec<(Box<str>, Bytes)>) -> Response {
     }
 }
 
-/// Every byte there is, in any place, and no place for text.
-pub async fn bodies_are_bytes<S: Subject>(f: Fixture<S>) {
+/// Bodies may contain every byte value at every position.
+pub async fn binary_bodies_come_back_unchanged<S: Subject>(f: Fixture<S>) {
     let all: Bytes = (0..=255u8).collect();
     comes_back(&f, "all bytes", with_body(Some(all))).await;
     comes_back(&f, "one NUL", with_body(Some(Bytes::from_static(b"\0")))).await;
@@ -62,13 +62,13 @@ pub async fn bodies_are_bytes<S: Subject>(f: Fixture<S>) {
     .await;
 }
 
-/// An empty body is a body; none is none.
-pub async fn an_empty_body_is_not_no_body<S: Subject>(f: Fixture<S>) {
+/// An empty body is not the same as no body.
+pub async fn an_empty_body_differs_from_no_body<S: Subject>(f: Fixture<S>) {
     comes_back(&f, "empty", with_body(Some(Bytes::new()))).await;
     comes_back(&f, "none", with_body(None)).await;
 }
 
-/// A mebibyte comes back whole.
+/// A body of 1 MiB comes back complete.
 pub async fn a_large_body_comes_back_whole<S: Subject>(f: Fixture<S>) {
     let large: Vec<u8> = (0u32..1 << 18).flat_map(u32::to_le_bytes).collect();
     comes_back(&f, "large", with_body(Some(large.into()))).await;
@@ -85,8 +85,8 @@ pub async fn headers_keep_lines_and_order<S: Subject>(f: Fixture<S>) {
     comes_back(&f, "none", with_headers(vec![])).await;
 }
 
-/// Header values are bytes: empty, not UTF-8, or with separators in them.
-pub async fn header_values_are_bytes<S: Subject>(f: Fixture<S>) {
+/// Header values may be empty, not UTF-8, or contain separators.
+pub async fn binary_header_values_come_back_unchanged<S: Subject>(f: Fixture<S>) {
     let values: [&[u8]; 6] = [b"", b"\xff\xfe", b"a\0b", b": \r\n", b"\"quoted\", x", b" "];
     let headers = values
         .iter()
@@ -109,8 +109,8 @@ pub async fn many_headers_come_back<S: Subject>(f: Fixture<S>) {
     comes_back(&f, "many", with_headers(headers)).await;
 }
 
-/// The smallest and the greatest status and schema version there can be.
-pub async fn numbers_come_back_at_their_extremes<S: Subject>(f: Fixture<S>) {
+/// The smallest and the largest status and schema version come back.
+pub async fn extreme_numbers_come_back_unchanged<S: Subject>(f: Fixture<S>) {
     for (status, schema_version) in [(100, 0), (999, u16::MAX), (200, 1), (599, 32_768)] {
         let response = Response {
             status,
@@ -121,7 +121,7 @@ pub async fn numbers_come_back_at_their_extremes<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// The resource is kept beside the response, in any script.
+/// The resource is stored with the response, in any script.
 pub async fn the_resource_comes_back<S: Subject>(f: Fixture<S>) {
     let resources = [
         ("payment", "pay_789"),
@@ -146,8 +146,8 @@ pub async fn the_resource_comes_back<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// What reconciliation found is kept as exactly as what a holder said.
-pub async fn a_verdict_keeps_the_bytes_too<S: Subject>(f: Fixture<S>) {
+/// A response from reconciliation is stored as exactly as one from a holder.
+pub async fn a_resolved_response_comes_back_unchanged<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
     let mut found = completion("");
@@ -161,8 +161,8 @@ pub async fn a_verdict_keeps_the_bytes_too<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.replay(again(&first)).await.response, found.response);
 }
 
-/// What a phase leaves for later ones is bytes too.
-pub async fn recovery_data_is_bytes<S: Subject>(f: Fixture<S>) {
+/// Recovery data may contain any bytes.
+pub async fn binary_recovery_data_comes_back_unchanged<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.execute(first.clone()).await;
     let all: Vec<u8> = (0..=255).collect();

@@ -1,19 +1,19 @@
-//! What is kept of histories: within bounds, without what was erased, as long as the record.
+//! Bounds, erasure and retention of histories.
 
 use bytes::Bytes;
-use semel_core::history::{MAX_EVIDENCE, MAX_REASON, MAX_REMARKS, Note, What};
+use semel_core::history::{EntryKind, MAX_EVIDENCE, MAX_REASON, MAX_REMARKS, Note};
 use semel_core::{
-    By, Fence, Held, OnExpired, OperationId, Policy, Resolution, Resolve, Verdict, Windows,
+    Actor, Fence, Held, OnExpired, OperationId, Policy, Resolution, Resolve, Verdict, Windows,
 };
 
 use super::fixture::{
     TICK, WINDOWS, again, by, completion, fenced_by, kept_for, not_executed, policy, request,
     together, verdict, with_policy,
 };
-use super::history::{asked, entries, kinds, line, told};
+use super::history::{asked, entries, kinds, line, notes};
 use super::{Fixture, Subject};
 
-/// What changes nothing is told up to a bound; a change is told whatever came before.
+/// Entries that change nothing are recorded up to a bound; changes always.
 pub async fn remarks_are_bounded_and_changes_are_not<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
@@ -32,18 +32,18 @@ pub async fn remarks_are_bounded_and_changes_are_not<S: Subject>(f: Fixture<S>) 
         f.release(grant.fence).await,
         fenced_by(&f.record(first.id).await)
     );
-    let told = kinds(&f, first.id).await;
-    assert_eq!(told[bound..], [What::DeadLettered]);
+    let recorded = kinds(&f, first.id).await;
+    assert_eq!(recorded[bound..], [EntryKind::DeadLettered]);
     f.resolve(not_executed(grant.fence)).await;
     f.execute(again(&first)).await;
-    let told = kinds(&f, first.id).await;
+    let recorded = kinds(&f, first.id).await;
     assert_eq!(
-        told[bound + 1..],
-        [What::ResolvedNotExecuted, What::Reattempted]
+        recorded[bound + 1..],
+        [EntryKind::ResolvedNotExecuted, EntryKind::Reattempted]
     );
 }
 
-/// Evidence is kept exactly up to its bound, and none is not the same as an empty one.
+/// Evidence is stored up to its bound, and no evidence differs from empty evidence.
 pub async fn evidence_is_kept_up_to_its_bound<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
@@ -58,19 +58,19 @@ pub async fn evidence_is_kept_up_to_its_bound<S: Subject>(f: Fixture<S>) {
         f.resolve(asked(&f, grant.fence, evidence)).await;
     }
     let [_, whole, empty, none] = given;
-    let told = entries(&f, first.id).await;
-    let kept = |place: usize| told[place].note.evidence.clone();
+    let entries = entries(&f, first.id).await;
+    let kept = |place: usize| entries[place].note.evidence.clone();
     assert_eq!([kept(1), kept(2)], [whole.clone(), whole]);
     assert_eq!([kept(3), kept(4)], [empty, none]);
-    let hashed: Vec<_> = told
+    let hashed: Vec<_> = entries
         .iter()
         .map(|entry| entry.evidence_hash.is_some())
         .collect();
     assert_eq!(hashed, [false, true, true, true, false]);
 }
 
-/// A reason is cut at its bound, between characters.
-pub async fn a_reason_is_cut_between_characters<S: Subject>(f: Fixture<S>) {
+/// A reason that exceeds its bound is cut between characters.
+pub async fn a_long_reason_is_cut_at_a_character_boundary<S: Subject>(f: Fixture<S>) {
     // The bound falls into the middle of a character of three bytes.
     let long = format!(
         "{}{}",
@@ -85,17 +85,17 @@ pub async fn a_reason_is_cut_between_characters<S: Subject>(f: Fixture<S>) {
         let first = request(name);
         let grant = f.lost(first.clone()).await;
         let decided = Resolve {
-            by: By::person("op@example.com", why),
+            by: Actor::person("op@example.com", why),
             ..not_executed(grant.fence)
         };
         f.resolve(decided).await;
-        let told = told(&f, first.id).await;
-        assert_eq!(told[1].reason.as_deref(), Some(kept), "{name}");
+        let notes = notes(&f, first.id).await;
+        assert_eq!(notes[1].reason.as_deref(), Some(kept), "{name}");
     }
 }
 
-/// Erasing takes the evidence out of every entry and says so; the chain holds without it.
-pub async fn erase_removes_the_evidence_and_the_chain_holds<S: Subject>(f: Fixture<S>) {
+/// Erasing removes the evidence from every entry and records that; the hash chain stays valid.
+pub async fn erase_removes_the_evidence_and_keeps_the_chain_valid<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
     f.resolve(asked(&f, grant.fence, Some("a name".into())))
@@ -124,7 +124,7 @@ pub async fn erase_removes_the_evidence_and_the_chain_holds<S: Subject>(f: Fixtu
     }
     let erased = Note {
         reason: by().why,
-        ..line(f.now(), 1, What::Erased, &by().who, None)
+        ..line(f.now(), 1, EntryKind::Erased, &by().who, None)
     };
     assert_eq!(
         after[before.len()..]
@@ -140,12 +140,12 @@ pub async fn erase_removes_the_evidence_and_the_chain_holds<S: Subject>(f: Fixtu
     );
 }
 
-/// That somebody is shown the stored response is told, each time, and changes nothing; where there
-/// is none, nothing is told.
-pub async fn a_look_at_the_response_is_told<S: Subject>(f: Fixture<S>) {
+/// Each reveal of a stored response is recorded and changes nothing else. Without a response,
+/// nothing is recorded.
+pub async fn a_reveal_of_the_response_is_recorded<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.execute(first.clone()).await;
-    let look = async |id| f.store.revealed(id, by()).await.expect("revealed");
+    let look = async |id| f.store.audit_reveal(id, by()).await.expect("revealed");
     assert!(!look(first.id).await, "nothing is stored yet");
     assert_eq!(entries(&f, first.id).await, []);
     f.complete(grant.fence, completion("paid")).await;
@@ -153,19 +153,19 @@ pub async fn a_look_at_the_response_is_told<S: Subject>(f: Fixture<S>) {
     for seq in 1..=3 {
         f.clock.advance(TICK);
         assert!(look(first.id).await);
-        let told = entries(&f, first.id).await;
+        let entries = entries(&f, first.id).await;
         let revealed = Note {
             reason: by().why,
-            ..line(f.now(), 1, What::Revealed, &by().who, None)
+            ..line(f.now(), 1, EntryKind::Revealed, &by().who, None)
         };
-        assert_eq!(told.len(), seq);
-        assert_eq!(told.last().map(|entry| &entry.note), Some(&revealed));
+        assert_eq!(entries.len(), seq);
+        assert_eq!(entries.last().map(|entry| &entry.note), Some(&revealed));
     }
     assert_eq!(f.record(first.id).await, before);
     assert!(!look(OperationId::generate()).await);
 }
 
-/// What cannot be erased keeps its evidence, and nothing is told.
+/// A refused erasure keeps the evidence and records nothing.
 pub async fn a_refused_erasure_keeps_the_evidence<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
@@ -176,8 +176,8 @@ pub async fn a_refused_erasure_keeps_the_evidence<S: Subject>(f: Fixture<S>) {
     assert_eq!(entries(&f, first.id).await, before);
 }
 
-/// A record goes with its history, whichever way it goes; another's stays.
-pub async fn a_history_goes_with_its_record<S: Subject>(f: Fixture<S>) {
+/// Every verb that removes a record removes its history, and no other.
+pub async fn a_history_is_purged_with_its_record<S: Subject>(f: Fixture<S>) {
     let stays = f.lost(request("stays")).await;
     let kept = entries(&f, stays.fence.id).await;
     let eager = Policy {
@@ -188,18 +188,22 @@ pub async fn a_history_goes_with_its_record<S: Subject>(f: Fixture<S>) {
         tombstone: None,
         ..WINDOWS
     });
-    for way in [
+    for removal in [
         "purged",
         "deleted",
         "begun anew",
         "buried and begun anew",
         "evicted",
     ] {
-        let policy = if way == "deleted" { &forgetful } else { &eager };
-        let first = with_policy(&request(way), policy.clone());
+        let policy = if removal == "deleted" {
+            &forgetful
+        } else {
+            &eager
+        };
+        let first = with_policy(&request(removal), policy.clone());
         let grant = f.execute(first.clone()).await;
-        if way == "evicted" {
-            // An attempt that was never granted is refused, and told.
+        if removal == "evicted" {
+            // A write of an attempt that was never granted is fenced and recorded.
             let attempt = 2;
             f.release(Fence {
                 attempt,
@@ -210,16 +214,16 @@ pub async fn a_history_goes_with_its_record<S: Subject>(f: Fixture<S>) {
             f.mark_unknown(grant.fence).await;
             f.complete(grant.fence, completion("late")).await;
         }
-        assert_ne!(entries(&f, first.id).await, [], "{way}");
-        if way == "evicted" {
+        assert_ne!(entries(&f, first.id).await, [], "{removal}");
+        if removal == "evicted" {
             assert_eq!(f.evict(grant.fence).await, Held::Applied);
         } else {
             f.clock.advance(WINDOWS.replay);
         }
-        if ["purged", "deleted", "buried and begun anew"].contains(&way) {
-            assert_eq!(f.expire(10).await, 1, "{way}");
+        if ["purged", "deleted", "buried and begun anew"].contains(&removal) {
+            assert_eq!(f.expire(10).await, 1, "{removal}");
         }
-        if way == "purged" {
+        if removal == "purged" {
             assert_ne!(
                 entries(&f, first.id).await,
                 [],
@@ -228,19 +232,19 @@ pub async fn a_history_goes_with_its_record<S: Subject>(f: Fixture<S>) {
             f.clock.advance(WINDOWS.tombstone.expect("a tombstone"));
             assert_eq!(f.purge(10).await, 1);
         }
-        if way.ends_with("begun anew") {
+        if removal.ends_with("begun anew") {
             let anew = f.execute(again(&first)).await;
-            assert_eq!(entries(&f, anew.fence.id).await, [], "{way}");
+            assert_eq!(entries(&f, anew.fence.id).await, [], "{removal}");
         }
-        assert_eq!(f.find(first.id).await, None, "{way}");
+        assert_eq!(f.find(first.id).await, None, "{removal}");
         let left = f.store.history(first.id).await.expect("history");
-        assert_eq!(left, [], "{way}");
-        assert_eq!(entries(&f, stays.fence.id).await, kept, "{way}");
+        assert_eq!(left, [], "{removal}");
+        assert_eq!(entries(&f, stays.fence.id).await, kept, "{removal}");
     }
 }
 
-/// Of a batch only those that went lose their histories.
-pub async fn retention_leaves_the_histories_of_what_stays<S: Subject>(f: Fixture<S>) {
+/// A batch removes only the histories of the records that it removes.
+pub async fn retention_keeps_the_histories_of_remaining_records<S: Subject>(f: Fixture<S>) {
     let forgetful = kept_for(Windows {
         tombstone: None,
         ..WINDOWS
@@ -257,17 +261,17 @@ pub async fn retention_leaves_the_histories_of_what_stays<S: Subject>(f: Fixture
     }
     f.clock.advance(WINDOWS.replay);
     assert_eq!(f.expire(3).await, 3);
-    let told = async |id| f.store.history(id).await.expect("history").len();
+    let entry_count = async |id| f.store.history(id).await.expect("history").len();
     // Two that leave a tombstone or were not their turn yet, and exactly those deleted are gone.
     for id in &ids {
         let there = f.find(*id).await.is_some();
-        assert_eq!(told(*id).await, if there { 2 } else { 0 });
+        assert_eq!(entry_count(*id).await, if there { 2 } else { 0 });
     }
     assert_eq!(f.expire(3).await, 1);
     f.clock.advance(WINDOWS.tombstone.expect("a tombstone"));
     assert_eq!(f.purge(1).await, 1);
     for id in &ids {
         let there = f.find(*id).await.is_some();
-        assert_eq!(told(*id).await, if there { 2 } else { 0 });
+        assert_eq!(entry_count(*id).await, if there { 2 } else { 0 });
     }
 }

@@ -1,4 +1,4 @@
-//! What a holder may say, and when it is too late.
+//! Fencing: which writes of a holder apply, and when they are refused.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ fn locked_until(record: &Record) -> semel_core::Timestamp {
     }
 }
 
-/// The same write again succeeds and changes nothing: a lost answer is asked for again.
-pub async fn the_same_completion_again_is_repeated<S: Subject>(f: Fixture<S>) {
+/// A repeated write succeeds and changes nothing: its caller may have lost the first reply.
+pub async fn the_same_completion_twice_returns_repeated<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.completed(first.clone(), "paid").await;
     let record = f.record(first.id).await;
@@ -37,11 +37,11 @@ pub async fn the_same_completion_again_is_repeated<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// A small change of what a holder said.
+/// A small change of a completion.
 type Change = fn(&mut Completion);
 
-/// Any other response than the first is refused, however little it differs.
-pub async fn another_completion_is_fenced_and_the_first_stays<S: Subject>(f: Fixture<S>) {
+/// Any other completion is refused, however little it differs.
+pub async fn a_different_completion_is_fenced_and_the_first_stays<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.completed(first.clone(), "paid").await;
     let record = f.record(first.id).await;
@@ -80,8 +80,8 @@ pub async fn another_completion_is_fenced_and_the_first_stays<S: Subject>(f: Fix
     }
 }
 
-/// A completion without a body can be repeated too, and an empty body is another.
-pub async fn no_body_and_an_empty_body_are_not_the_same_write<S: Subject>(f: Fixture<S>) {
+/// A completion without a body can be repeated; one with an empty body is different.
+pub async fn no_body_and_an_empty_body_are_different_completions<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.execute(first.clone()).await;
     let mut none = completion("");
@@ -94,7 +94,7 @@ pub async fn no_body_and_an_empty_body_are_not_the_same_write<S: Subject>(f: Fix
     assert_eq!(f.complete(grant.fence, none).await, fenced_by(&record));
 }
 
-/// The late owner knows the truth, and nobody else was let in.
+/// A late owner may complete its unknown record while no other attempt was granted.
 pub async fn a_late_owner_completes_from_unknown<S: Subject>(f: Fixture<S>) {
     let first = request("swept");
     let grant = f.execute(first.clone()).await;
@@ -110,8 +110,8 @@ pub async fn a_late_owner_completes_from_unknown<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.record(first.id).await.last_error, None);
 }
 
-/// Also where a person was already asked.
-pub async fn a_late_owner_completes_from_the_dead_letters<S: Subject>(f: Fixture<S>) {
+/// The same after the record was dead-lettered.
+pub async fn a_late_owner_completes_a_dead_lettered_record<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
     f.dead_letter(grant.fence, "person".into()).await;
@@ -122,8 +122,8 @@ pub async fn a_late_owner_completes_from_the_dead_letters<S: Subject>(f: Fixture
     f.replay(again(&first)).await;
 }
 
-/// The late owner whose lease ran out unnoticed completes as if in time.
-pub async fn a_late_owner_that_nobody_missed_completes<S: Subject>(f: Fixture<S>) {
+/// An expired lease that was not swept does not prevent the completion.
+pub async fn a_late_owner_completes_before_a_sweep<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.execute(first.clone()).await;
     f.clock.advance(LEASE * 100);
@@ -134,8 +134,8 @@ pub async fn a_late_owner_that_nobody_missed_completes<S: Subject>(f: Fixture<S>
     f.replay(again(&first)).await;
 }
 
-/// Only `complete` leads out of unknown for a holder: the rest is for reconciliation.
-pub async fn a_late_owner_may_only_complete<S: Subject>(f: Fixture<S>) {
+/// For a holder, only `complete` leads out of unknown.
+pub async fn a_late_owner_of_an_unknown_record_may_only_complete<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
     let record = f.record(first.id).await;
@@ -148,7 +148,7 @@ pub async fn a_late_owner_may_only_complete<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.record(first.id).await, record);
 }
 
-/// After "it did not happen" the attempt is over, even for the one who did it.
+/// A verdict of "not executed" ends the attempt, also for its owner.
 pub async fn a_late_owner_after_not_executed_is_fenced<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
@@ -161,12 +161,12 @@ pub async fn a_late_owner_after_not_executed_is_fenced<S: Subject>(f: Fixture<S>
     assert_eq!(f.record(first.id).await, record);
 }
 
-/// A write by attempt n after attempt n + 1 exists changes nothing, in any state of it.
+/// A write of attempt n changes nothing once attempt n + 1 exists, in any state of it.
 pub async fn a_late_owner_after_a_new_attempt_is_fenced<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let old = f.released(first.clone()).await;
     let new = f.execute(again(&first)).await;
-    let says = async |when: &str| {
+    let assert_fenced = async |when: &str| {
         let record = f.record(first.id).await;
         let fenced = fenced_by(&record);
         assert_eq!(
@@ -180,15 +180,15 @@ pub async fn a_late_owner_after_a_new_attempt_is_fenced<S: Subject>(f: Fixture<S
         assert_eq!(f.heartbeat(old.fence, LEASE * 2).await, fenced, "{when}");
         assert_eq!(f.record(first.id).await, record, "{when}");
     };
-    says("while the new attempt runs").await;
+    assert_fenced("while the new attempt runs").await;
     f.mark_unknown(new.fence).await;
-    says("while the new attempt is unknown").await;
+    assert_fenced("while the new attempt is unknown").await;
     f.complete(new.fence, completion("new")).await;
-    says("after the new attempt completed").await;
+    assert_fenced("after the new attempt completed").await;
     assert_eq!(
         f.complete(old.fence, completion("new")).await,
         fenced_by(&f.record(first.id).await),
-        "the same words, but not the same attempt"
+        "the same completion, but not the same attempt"
     );
     assert_eq!(
         f.replay(again(&first)).await.response,
@@ -196,8 +196,8 @@ pub async fn a_late_owner_after_a_new_attempt_is_fenced<S: Subject>(f: Fixture<S
     );
 }
 
-/// A record that begins anew has another name, so an old fence is never used twice.
-pub async fn a_fence_is_dead_after_the_key_began_anew<S: Subject>(f: Fixture<S>) {
+/// A record that replaces an expired one has a new id, so an old fence never matches again.
+pub async fn a_fence_of_a_replaced_record_is_refused<S: Subject>(f: Fixture<S>) {
     let eager = Policy {
         on_expired: OnExpired::Execute,
         ..policy()
@@ -227,7 +227,7 @@ pub async fn a_fence_is_dead_after_the_key_began_anew<S: Subject>(f: Fixture<S>)
     assert_eq!(f.status(anew.id).await, Some(Status::InProgress));
 }
 
-/// A verdict and the holder's own word may not both stand.
+/// A verdict and a different completion of the holder do not both apply.
 pub async fn complete_after_a_verdict_keeps_the_verdict<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
@@ -246,8 +246,8 @@ pub async fn complete_after_a_verdict_keeps_the_verdict<S: Subject>(f: Fixture<S
     assert_eq!(f.record(first.id).await, record);
 }
 
-/// A heartbeat makes the lease longer, never shorter.
-pub async fn a_heartbeat_only_lengthens_the_lease<S: Subject>(f: Fixture<S>) {
+/// A heartbeat never shortens the lease.
+pub async fn a_heartbeat_only_extends_the_lease<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.execute(first.clone()).await;
     f.clock.advance(TICK);
@@ -261,8 +261,8 @@ pub async fn a_heartbeat_only_lengthens_the_lease<S: Subject>(f: Fixture<S>) {
     assert_eq!(record.updated_at, f.now());
 }
 
-/// A lease that ran out unnoticed is renewed, since nobody else was let in.
-pub async fn a_heartbeat_revives_a_lease_that_nobody_missed<S: Subject>(f: Fixture<S>) {
+/// An expired lease that was not swept can be renewed: no other attempt was granted.
+pub async fn a_heartbeat_before_a_sweep_renews_an_expired_lease<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.execute(first.clone()).await;
     f.clock.advance(LEASE * 3);
@@ -271,7 +271,7 @@ pub async fn a_heartbeat_revives_a_lease_that_nobody_missed<S: Subject>(f: Fixtu
     f.in_progress(again(&first)).await;
 }
 
-/// The holder's reason is kept.
+/// The holder's reason is stored, up to its longest length.
 pub async fn the_reason_is_kept<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     f.lost(first.clone()).await;

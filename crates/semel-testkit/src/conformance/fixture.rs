@@ -1,4 +1,4 @@
-//! A store under test, with the words in which the cases speak.
+//! The store under test, with helper functions for the cases.
 
 use std::any::Any;
 use std::future::Future;
@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use semel_core::store::{Page, Query, Which};
+use semel_core::store::{OperationFilter, Page, Query};
 use semel_core::transition::{Fenced, Grant, InProgress, Replay, Unknown};
 use semel_core::{
-    Backoff, By, Clock, Code, Completion, Decision, Fence, Fingerprint, Held, Identity, Key,
+    Actor, Backoff, Clock, Code, Completion, Decision, Fence, Fingerprint, Held, Identity, Key,
     OperationId, Policy, Record, RecoveryPoint, Reserve, Resolution, Resolve, Resource, Response,
     State, Status, Timestamp, Unresolved, Verdict, Windows,
 };
@@ -17,15 +17,15 @@ use tokio::task::JoinSet;
 
 use super::{ManualClock, Scale, Subject};
 
-/// A store under test, its clock, and what must outlive it.
+/// A store under test, its clock, and the resources that must outlive it.
 pub struct Fixture<S> {
-    /// The store. Dropped before what it stands on.
+    /// The store. Dropped before its resources.
     pub store: Arc<S>,
-    /// The clock that the store judges time by.
+    /// The store's clock.
     pub clock: ManualClock,
-    /// How hard races try.
+    /// The size of the races.
     pub scale: Scale,
-    _ground: Option<Box<dyn Any + Send + Sync>>,
+    pub(super) resources: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl<S> Fixture<S> {
@@ -35,14 +35,14 @@ impl<S> Fixture<S> {
             store: Arc::new(store),
             clock,
             scale: Scale::default(),
-            _ground: None,
+            resources: None,
         }
     }
 
-    /// Keeps `ground` (a temporary directory, a server) as long as the store.
-    pub fn on(self, ground: impl Any + Send + Sync) -> Self {
+    /// Keeps `resources` (a temporary directory, a server) as long as the store.
+    pub fn on(self, resources: impl Any + Send + Sync) -> Self {
         Self {
-            _ground: Some(Box::new(ground)),
+            resources: Some(Box::new(resources)),
             ..self
         }
     }
@@ -52,7 +52,7 @@ impl<S> Fixture<S> {
     }
 }
 
-/// Calls at once, and all their answers in order. A panic of one is a panic here.
+/// Runs calls concurrently and returns their results in order. Panics if one of them panics.
 pub async fn together<S, I, T, F>(
     store: &Arc<S>,
     inputs: Vec<I>,
@@ -78,14 +78,14 @@ where
     answers.into_iter().flatten().collect()
 }
 
-/// The windows that most cases use: far enough apart to tell them from each other.
+/// The windows of most cases, far enough apart to distinguish them.
 pub(crate) const WINDOWS: Windows = Windows {
     replay: Duration::from_hours(24),
     body: Duration::from_hours(24),
     tombstone: Some(Duration::from_hours(30 * 24)),
 };
 
-/// The lease that most cases use.
+/// The lease of most cases.
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
 
 /// The smallest step of time.
@@ -97,7 +97,7 @@ pub(crate) const BACKOFF: Backoff = Backoff {
     max_every: Duration::from_mins(10),
 };
 
-/// The policy that most cases use.
+/// The policy of most cases.
 pub(crate) fn policy() -> Policy {
     Policy {
         lease: LEASE,
@@ -143,7 +143,7 @@ pub(crate) fn request_for(identity: Identity) -> Reserve {
     }
 }
 
-/// The same request once more, as a retry sends it.
+/// The same request as a retry.
 pub(crate) fn again(request: &Reserve) -> Reserve {
     Reserve {
         id: OperationId::generate(),
@@ -197,8 +197,8 @@ pub(crate) fn point(name: &str, data: &[u8]) -> RecoveryPoint {
 }
 
 /// An operator who erases.
-pub(crate) fn by() -> By {
-    By::person("op@example.com", "the customer asked")
+pub(crate) fn by() -> Actor {
+    Actor::person("op@example.com", "the customer asked")
 }
 
 pub(crate) fn verdict(fence: Fence, verdict: Verdict) -> Resolve {
@@ -232,7 +232,7 @@ pub(crate) fn unresolved(record: &Record) -> Unresolved {
     }
 }
 
-/// The verbs, for cases in which the store itself must not fail.
+/// The verbs of the store; a store error fails the case.
 impl<S: Subject> Fixture<S> {
     pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
@@ -242,7 +242,7 @@ impl<S: Subject> Fixture<S> {
         self.store.reserve(request).await.expect("reserve")
     }
 
-    /// Reserves, and must be told to execute.
+    /// Reserves; the decision must be to execute.
     pub(crate) async fn execute(&self, request: Reserve) -> Grant {
         match self.reserve(request).await {
             Decision::Execute(grant) => grant,
@@ -320,7 +320,7 @@ impl<S: Subject> Fixture<S> {
 
     pub(crate) async fn claim_due(&self, limit: usize) -> Vec<Record> {
         self.store
-            .claim_due(Which::All, BACKOFF, limit)
+            .claim_due(OperationFilter::All, BACKOFF, limit)
             .await
             .expect("claim_due")
     }
@@ -330,8 +330,8 @@ impl<S: Subject> Fixture<S> {
     }
 
     pub(crate) async fn dead_letter(&self, fence: Fence, code: Code) -> Resolution {
-        let set_aside = self.store.dead_letter(fence, code).await;
-        set_aside.expect("dead_letter")
+        let dead_lettered = self.store.dead_letter(fence, code).await;
+        dead_lettered.expect("dead_letter")
     }
 
     pub(crate) async fn expire(&self, limit: usize) -> usize {
@@ -359,7 +359,7 @@ impl<S: Subject> Fixture<S> {
         found.expect("find_identity")
     }
 
-    /// The record, which must be there.
+    /// The record, which must exist.
     pub(crate) async fn record(&self, id: OperationId) -> Record {
         self.find(id).await.expect("the record is gone")
     }
@@ -389,7 +389,7 @@ impl<S: Subject> Fixture<S> {
         grant
     }
 
-    /// A record that is proven not to have executed.
+    /// A record that was released.
     pub(crate) async fn released(&self, request: Reserve) -> Grant {
         let grant = self.execute(request).await;
         assert_eq!(self.release(grant.fence).await, Held::Applied);

@@ -1,10 +1,10 @@
-//! What is told of an operation: everything out of the ordinary, and nothing else.
+//! The history of a record: every exceptional event, and nothing else.
 
 use bytes::Bytes;
-use semel_core::history::{self, Entry, Note, What};
+use semel_core::history::{self, Entry, EntryKind, Note};
 use semel_core::transition::Fenced;
 use semel_core::{
-    By, Code, Fence, Held, OperationId, Policy, Resolution, Resolve, Stale, Timestamp, Verdict,
+    Actor, Code, Fence, Held, OperationId, Policy, Resolution, Resolve, Stale, Timestamp, Verdict,
     Windows,
 };
 
@@ -15,7 +15,7 @@ use super::fixture::{
 };
 use super::{Fixture, Subject};
 
-/// The entries of an operation, which must be a whole chain that leads to where it stands.
+/// The history of a record, which must be a valid chain that ends in its current state.
 pub(super) async fn entries<S: Subject>(f: &Fixture<S>, id: OperationId) -> Vec<Entry> {
     let record = f.record(id).await;
     let entries = f.store.history(id).await.expect("history");
@@ -27,23 +27,23 @@ pub(super) async fn entries<S: Subject>(f: &Fixture<S>, id: OperationId) -> Vec<
     entries
 }
 
-/// What the entries of an operation say.
-pub(super) async fn told<S: Subject>(f: &Fixture<S>, id: OperationId) -> Vec<Note> {
+/// The notes of a record's history.
+pub(super) async fn notes<S: Subject>(f: &Fixture<S>, id: OperationId) -> Vec<Note> {
     let entries = entries(f, id).await;
     entries.into_iter().map(|entry| entry.note).collect()
 }
 
 /// The kinds of an operation's entries.
-pub(super) async fn kinds<S: Subject>(f: &Fixture<S>, id: OperationId) -> Vec<What> {
-    let told = told(f, id).await;
-    told.into_iter().map(|note| note.what).collect()
+pub(super) async fn kinds<S: Subject>(f: &Fixture<S>, id: OperationId) -> Vec<EntryKind> {
+    let notes = notes(f, id).await;
+    notes.into_iter().map(|note| note.what).collect()
 }
 
-/// A line in which nobody gave a reason and nothing was seen.
+/// A note without reason and evidence.
 pub(super) fn line(
     at: Timestamp,
     attempt: u32,
-    what: What,
+    what: EntryKind,
     actor: &str,
     code: Option<&'static str>,
 ) -> Note {
@@ -67,7 +67,7 @@ pub(super) fn asked<S: Subject>(f: &Fixture<S>, fence: Fence, evidence: Option<B
     }
 }
 
-/// What begins, beats, ends and is replayed is told by the record alone.
+/// Reserve, heartbeat, complete and replay add no entries.
 pub async fn an_ordinary_execution_leaves_no_history<S: Subject>(f: Fixture<S>) {
     let short = Windows {
         body: LEASE,
@@ -92,16 +92,16 @@ pub async fn an_ordinary_execution_leaves_no_history<S: Subject>(f: Fixture<S>) 
     assert_eq!(entries(&f, first.id).await, []);
 }
 
-/// A name that nobody used has no history, which is not an error.
-pub async fn an_unused_name_has_no_history<S: Subject>(f: Fixture<S>) {
+/// The history of an unused id is empty, not an error.
+pub async fn an_unused_id_has_no_history<S: Subject>(f: Fixture<S>) {
     let none = f.store.history(OperationId::generate()).await;
     assert_eq!(none.expect("history"), []);
 }
 
-/// However an execution is lost, it is told once, by whoever noticed.
-pub async fn a_loss_is_told_by_whoever_noticed<S: Subject>(f: Fixture<S>) {
-    let said = f.lost(request("said")).await;
-    let told_at = f.now();
+/// A lost execution is recorded once, with the actor that noticed it.
+pub async fn a_loss_is_recorded_once_with_its_actor<S: Subject>(f: Fixture<S>) {
+    let reported = f.lost(request("reported")).await;
+    let lost_at = f.now();
     let swept = f.execute(request("swept")).await;
     f.clock.advance(LEASE);
     assert_eq!(f.sweep(10).await, [swept.fence]);
@@ -115,10 +115,10 @@ pub async fn a_loss_is_told_by_whoever_noticed<S: Subject>(f: Fixture<S>) {
     f.unknown(again(&noticed_request)).await;
     let lapsed = Code::LEASE_EXPIRED;
     for (grant, at, actor, code) in [
-        (&said, told_at, "executor", Code::from("timeout")),
+        (&reported, lost_at, "executor", Code::from("timeout")),
         (
             &swept,
-            told_at.saturating_add(LEASE),
+            lost_at.saturating_add(LEASE),
             "sweeper",
             lapsed.clone(),
         ),
@@ -126,14 +126,14 @@ pub async fn a_loss_is_told_by_whoever_noticed<S: Subject>(f: Fixture<S>) {
     ] {
         let expected = Note {
             code: Some(code),
-            ..line(at, 1, What::Unknown, actor, None)
+            ..line(at, 1, EntryKind::Unknown, actor, None)
         };
-        assert_eq!(told(&f, grant.fence.id).await, [expected]);
+        assert_eq!(notes(&f, grant.fence.id).await, [expected]);
     }
 }
 
-/// A proof that nothing happened, and each attempt that it let in, is told.
-pub async fn a_release_and_the_next_attempt_are_told<S: Subject>(f: Fixture<S>) {
+/// A release, and each attempt after it, is recorded.
+pub async fn a_release_and_the_next_attempt_are_recorded<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     f.released(first.clone()).await;
     let one = f.now();
@@ -144,15 +144,15 @@ pub async fn a_release_and_the_next_attempt_are_told<S: Subject>(f: Fixture<S>) 
     // A later attempt cannot make itself forgotten, and hands back.
     assert_eq!(f.evict(second.fence).await, Held::Applied);
     let expected = [
-        line(one, 1, What::Released, "executor", Some("not_sent")),
-        line(two, 2, What::Reattempted, "client", None),
-        line(f.now(), 2, What::Released, "executor", Some("refused")),
+        line(one, 1, EntryKind::Released, "executor", Some("not_sent")),
+        line(two, 2, EntryKind::Reattempted, "client", None),
+        line(f.now(), 2, EntryKind::Released, "executor", Some("refused")),
     ];
-    assert_eq!(told(&f, first.id).await, expected);
+    assert_eq!(notes(&f, first.id).await, expected);
 }
 
-/// An attempt that went on from a recovery point is told, and not as a loss.
-pub async fn a_resumed_attempt_is_told<S: Subject>(f: Fixture<S>) {
+/// An attempt that resumes at a recovery point is recorded, and not as a loss.
+pub async fn a_resumed_attempt_is_recorded<S: Subject>(f: Fixture<S>) {
     let resumable = Policy {
         stale: Stale::Resume,
         recovery_points: true,
@@ -163,51 +163,57 @@ pub async fn a_resumed_attempt_is_told<S: Subject>(f: Fixture<S>) {
     f.advance(grant.fence, point("charged", b"ch_1")).await;
     f.clock.advance(LEASE);
     let second = f.resume(again(&first)).await;
-    let expected = [line(f.now(), 2, What::Resumed, "client", None)];
-    assert_eq!(told(&f, first.id).await, expected);
+    let expected = [line(f.now(), 2, EntryKind::Resumed, "client", None)];
+    assert_eq!(notes(&f, first.id).await, expected);
     f.clock.advance(TICK);
     f.complete(second.fence, completion("paid")).await;
-    assert_eq!(told(&f, first.id).await, expected, "it ended in time");
+    assert_eq!(notes(&f, first.id).await, expected, "it ended in time");
 }
 
-/// An attempt of a completer is told as its own, and not as a loss.
-pub async fn a_completer_is_told<S: Subject>(f: Fixture<S>) {
+/// An attempt of a completer is recorded with its name, and not as a loss.
+pub async fn a_claim_by_a_completer_is_recorded<S: Subject>(f: Fixture<S>) {
     let first = with_policy(&request("k"), resumable());
     let grant = f.execute(first.clone()).await;
     f.advance(grant.fence, point("charged", b"ch_1")).await;
     f.clock.advance(LEASE);
     let claimed = f.claim_abandoned(10).await;
-    let expected = [line(f.now(), 2, What::Resumed, "completer", None)];
-    assert_eq!(told(&f, first.id).await, expected);
+    let expected = [line(f.now(), 2, EntryKind::Resumed, "completer", None)];
+    assert_eq!(notes(&f, first.id).await, expected);
     f.clock.advance(TICK);
     f.complete(claimed[0].fence(), completion("paid")).await;
-    assert_eq!(told(&f, first.id).await, expected, "it ended in time");
+    assert_eq!(notes(&f, first.id).await, expected, "it ended in time");
 }
 
-/// An owner that ended what was already unknown is told as late, also after the dead letters.
-pub async fn a_late_completion_is_told<S: Subject>(f: Fixture<S>) {
+/// A completion of an unknown record is recorded as late, also after a dead letter.
+pub async fn a_late_completion_is_recorded<S: Subject>(f: Fixture<S>) {
     for dead in [false, true] {
         let first = request(&format!("dead-{dead}"));
         let grant = f.lost(first.clone()).await;
-        let mut expected = vec![line(f.now(), 1, What::Unknown, "executor", Some("timeout"))];
+        let mut expected = vec![line(
+            f.now(),
+            1,
+            EntryKind::Unknown,
+            "executor",
+            Some("timeout"),
+        )];
         f.clock.advance(TICK);
         if dead {
             f.dead_letter(grant.fence, "tries_used_up".into()).await;
             let code = Some("tries_used_up");
-            expected.push(line(f.now(), 1, What::DeadLettered, "worker", code));
+            expected.push(line(f.now(), 1, EntryKind::DeadLettered, "worker", code));
         }
         f.clock.advance(TICK);
         f.complete(grant.fence, completion("late")).await;
-        expected.push(line(f.now(), 1, What::CompletedLate, "executor", None));
-        assert_eq!(told(&f, first.id).await, expected);
+        expected.push(line(f.now(), 1, EntryKind::CompletedLate, "executor", None));
+        assert_eq!(notes(&f, first.id).await, expected);
         f.clock.advance(TICK);
         let repeated = f.complete(grant.fence, completion("late")).await;
         assert_eq!(repeated, Held::Repeated);
-        assert_eq!(told(&f, first.id).await, expected, "the same write again");
+        assert_eq!(notes(&f, first.id).await, expected, "the same write again");
     }
 }
 
-/// An attempt that ended in time is not late because an earlier one was lost.
+/// An attempt that completes in time is not late because an earlier one was lost.
 pub async fn an_attempt_in_time_after_a_loss_is_not_late<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let one = f.lost(first.clone()).await;
@@ -215,35 +221,51 @@ pub async fn an_attempt_in_time_after_a_loss_is_not_late<S: Subject>(f: Fixture<
     f.resolve(not_executed(one.fence)).await;
     let two = f.execute(again(&first)).await;
     f.complete(two.fence, completion("paid")).await;
-    let expected = [What::Unknown, What::ResolvedNotExecuted, What::Reattempted];
+    let expected = [
+        EntryKind::Unknown,
+        EntryKind::ResolvedNotExecuted,
+        EntryKind::Reattempted,
+    ];
     assert_eq!(kinds(&f, first.id).await, expected);
 }
 
-/// Whoever looked is told with what was seen, and whoever decided with the reason.
-pub async fn verdicts_are_told_with_reason_and_evidence<S: Subject>(f: Fixture<S>) {
-    let person = By::person("op@example.com", "the provider says so: ch_1 ✓");
+/// A reconcile attempt is recorded with its evidence, and a verdict with its reason.
+pub async fn verdicts_are_recorded_with_reason_and_evidence<S: Subject>(f: Fixture<S>) {
+    let person = Actor::person("op@example.com", "the provider says so: ch_1 ✓");
     for completed in [true, false] {
         let first = request(&format!("completed-{completed}"));
         let grant = f.lost(first.clone()).await;
-        let mut expected = vec![line(f.now(), 1, What::Unknown, "executor", Some("timeout"))];
+        let mut expected = vec![line(
+            f.now(),
+            1,
+            EntryKind::Unknown,
+            "executor",
+            Some("timeout"),
+        )];
         f.clock.advance(TICK);
         let seen = Bytes::from_static(b"404\0\xff");
         f.resolve(asked(&f, grant.fence, Some(seen.clone()))).await;
         expected.push(Note {
             evidence: Some(seen.clone()),
-            ..line(f.now(), 1, What::Asked, "reconciler", Some("not_found"))
+            ..line(
+                f.now(),
+                1,
+                EntryKind::Asked,
+                "reconciler",
+                Some("not_found"),
+            )
         });
         f.clock.advance(TICK);
-        let (said, what, code) = if completed {
+        let (reported, what, code) = if completed {
             let found = Verdict::Completed(completion("found"));
-            (found, What::ResolvedCompleted, None)
+            (found, EntryKind::ResolvedCompleted, None)
         } else {
             let never = Verdict::NotExecuted("never_created".into());
-            (never, What::ResolvedNotExecuted, Some("never_created"))
+            (never, EntryKind::ResolvedNotExecuted, Some("never_created"))
         };
         let decided = Resolve {
             by: person.clone(),
-            ..verdict(grant.fence, said)
+            ..verdict(grant.fence, reported)
         };
         assert_eq!(f.resolve(decided).await, Resolution::Applied);
         expected.push(Note {
@@ -251,12 +273,12 @@ pub async fn verdicts_are_told_with_reason_and_evidence<S: Subject>(f: Fixture<S
             evidence: Some(seen),
             ..line(f.now(), 1, what, "op@example.com", code)
         });
-        assert_eq!(told(&f, first.id).await, expected);
+        assert_eq!(notes(&f, first.id).await, expected);
     }
 }
 
-/// A verdict that was refused is not told: it changed nothing and nothing happened.
-pub async fn a_refused_verdict_is_not_told<S: Subject>(f: Fixture<S>) {
+/// A refused verdict changes nothing and adds no entry.
+pub async fn a_refused_verdict_is_not_recorded<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.completed(first.clone(), "paid").await;
     let record = f.record(first.id).await;
@@ -264,31 +286,31 @@ pub async fn a_refused_verdict_is_not_told<S: Subject>(f: Fixture<S>) {
         f.resolve(not_executed(grant.fence)).await,
         refused_by(&record)
     );
-    let set_aside = f.dead_letter(grant.fence, "person".into()).await;
-    assert_eq!(set_aside, refused_by(&record));
-    assert_eq!(told(&f, first.id).await, []);
+    let dead_lettered = f.dead_letter(grant.fence, "person".into()).await;
+    assert_eq!(dead_lettered, refused_by(&record));
+    assert_eq!(notes(&f, first.id).await, []);
 }
 
-/// Setting aside what waits already is not told again.
-pub async fn a_dead_letter_is_told_once<S: Subject>(f: Fixture<S>) {
+/// A second `dead_letter` of the same record adds no entry.
+pub async fn a_dead_letter_is_recorded_once<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
     f.clock.advance(TICK);
     f.dead_letter(grant.fence, "tries_used_up".into()).await;
-    let set_aside = line(
+    let dead_lettered = line(
         f.now(),
         1,
-        What::DeadLettered,
+        EntryKind::DeadLettered,
         "worker",
         Some("tries_used_up"),
     );
     f.clock.advance(TICK);
     f.dead_letter(grant.fence, "again".into()).await;
-    assert_eq!(told(&f, first.id).await[1..], [set_aside]);
+    assert_eq!(notes(&f, first.id).await[1..], [dead_lettered]);
 }
 
-/// Every refused write of a holder is told with its own attempt, except a heartbeat.
-pub async fn every_fenced_write_is_told<S: Subject>(f: Fixture<S>) {
+/// Every fenced write except a heartbeat is recorded with its attempt.
+pub async fn every_fenced_write_is_recorded<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let old = f.released(first.clone()).await;
     f.execute(again(&first)).await;
@@ -302,28 +324,28 @@ pub async fn every_fenced_write_is_told<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.heartbeat(old.fence, LEASE).await, fenced);
     assert_eq!(f.advance(old.fence, point("p", b"")).await, fenced);
     let verbs = ["complete", "release", "evict", "mark_unknown", "advance"];
-    let expected = verbs.map(|verb| line(f.now(), 1, What::Fenced, "executor", Some(verb)));
-    assert_eq!(told(&f, first.id).await[2..], expected);
+    let expected = verbs.map(|verb| line(f.now(), 1, EntryKind::Fenced, "executor", Some(verb)));
+    assert_eq!(notes(&f, first.id).await[2..], expected);
     assert_eq!(f.record(first.id).await.updated_at, updated_at);
 }
 
-/// The same refused write twice is two entries: each may have been an effect.
-pub async fn the_same_fenced_write_twice_is_told_twice<S: Subject>(f: Fixture<S>) {
+/// Each fenced write may stand for an effect, so each is an entry.
+pub async fn the_same_fenced_write_twice_is_recorded_twice<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.completed(first.clone(), "paid").await;
     for _ in 0..2 {
         f.clock.advance(TICK);
         f.complete(grant.fence, completion("other")).await;
     }
-    let told = told(&f, first.id).await;
-    let at: Vec<_> = told.iter().map(|note| note.at).collect();
-    let whats: Vec<_> = told.iter().map(|note| note.what).collect();
-    assert_eq!(whats, [What::Fenced; 2]);
+    let notes = notes(&f, first.id).await;
+    let at: Vec<_> = notes.iter().map(|note| note.at).collect();
+    let whats: Vec<_> = notes.iter().map(|note| note.what).collect();
+    assert_eq!(whats, [EntryKind::Fenced; 2]);
     assert_eq!(at[0].saturating_add(TICK), at[1]);
 }
 
-/// Where there is no record there is nothing to tell of.
-pub async fn a_fenced_write_without_a_record_tells_nothing<S: Subject>(f: Fixture<S>) {
+/// Without a record there is no history to add to.
+pub async fn a_fenced_write_without_a_record_leaves_no_history<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.execute(first.clone()).await;
     assert_eq!(f.evict(grant.fence).await, Held::Applied);
@@ -331,26 +353,29 @@ pub async fn a_fenced_write_without_a_record_tells_nothing<S: Subject>(f: Fixtur
     assert_eq!(f.complete(grant.fence, completion("late")).await, none);
     assert_eq!(f.release(grant.fence).await, none);
     assert_eq!(f.evict(grant.fence).await, none);
-    let told = f.store.history(first.id).await.expect("history");
-    assert_eq!(told, []);
+    let notes = f.store.history(first.id).await.expect("history");
+    assert_eq!(notes, []);
 }
 
-/// Many late owners at once: every refusal is an entry, and the chain is whole.
-pub async fn fenced_writes_at_once_leave_a_whole_chain<S: Subject>(f: Fixture<S>) {
+/// Concurrent late owners: every fenced write is an entry, and the hash chain is valid.
+pub async fn concurrent_fenced_writes_leave_an_unbroken_chain<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.completed(first.clone(), "paid").await;
-    let words = (0..f.scale.tasks).collect();
-    together(&f.store, words, move |store, word: usize| async move {
-        let said = completion(&word.to_string());
-        store.complete(grant.fence, said).await.expect("complete")
+    let numbers = (0..f.scale.tasks).collect();
+    together(&f.store, numbers, move |store, number: usize| async move {
+        let reported = completion(&number.to_string());
+        store
+            .complete(grant.fence, reported)
+            .await
+            .expect("complete")
     })
     .await;
-    let expected = vec![What::Fenced; f.scale.tasks];
+    let expected = vec![EntryKind::Fenced; f.scale.tasks];
     assert_eq!(kinds(&f, first.id).await, expected);
 }
 
-/// Two operations' entries do not mix, and each has its own numbers.
-pub async fn histories_are_kept_apart<S: Subject>(f: Fixture<S>) {
+/// The entries of two records do not mix, and each has its own sequence.
+pub async fn histories_of_records_are_separate<S: Subject>(f: Fixture<S>) {
     let both = [request("a"), request("b")];
     let mut grants = Vec::new();
     for first in &both {
@@ -360,10 +385,10 @@ pub async fn histories_are_kept_apart<S: Subject>(f: Fixture<S>) {
     f.dead_letter(grants[1].fence, "person".into()).await;
     assert_eq!(
         kinds(&f, both[0].id).await,
-        [What::Unknown, What::ResolvedNotExecuted]
+        [EntryKind::Unknown, EntryKind::ResolvedNotExecuted]
     );
     assert_eq!(
         kinds(&f, both[1].id).await,
-        [What::Unknown, What::DeadLettered]
+        [EntryKind::Unknown, EntryKind::DeadLettered]
     );
 }

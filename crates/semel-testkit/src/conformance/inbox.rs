@@ -1,5 +1,5 @@
-//! Events from elsewhere: each is new once, kept until it is settled, and remembered as long as
-//! its sender may repeat it.
+//! Inbox: each message is new once, parked until it is settled, and known as long as its sender may
+//! repeat it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -37,12 +37,15 @@ impl<S: Subject> Fixture<S> {
     }
 
     async fn receive_for(&self, message: &Message, handling: Handling) -> Receipt {
-        let receipt = self.store.receive(message.clone(), handling).await;
+        let receipt = self.store.receive_message(message.clone(), handling).await;
         receipt.expect("receive")
     }
 
     async fn settle(&self, message: &Message) {
-        let settled = self.store.settle(&message.source, &message.id).await;
+        let settled = self
+            .store
+            .settle_message(&message.source, &message.id)
+            .await;
         settled.expect("settle");
     }
 
@@ -52,7 +55,7 @@ impl<S: Subject> Fixture<S> {
     }
 
     async fn forget(&self, limit: usize) -> usize {
-        self.store.forget(limit).await.expect("forget")
+        self.store.forget_messages(limit).await.expect("forget")
     }
 }
 
@@ -60,7 +63,7 @@ fn ids(parked: &[Parked]) -> Vec<&str> {
     parked.iter().map(|parked| &*parked.message.id).collect()
 }
 
-/// The first delivery is new; every other is a repetition, and changes nothing.
+/// The first delivery is new; every other is a repetition and changes nothing.
 pub async fn a_message_is_new_once<S: Subject>(f: Fixture<S>) {
     let first = message("stripe", "evt_1");
     assert_eq!(f.receive(&first).await, Receipt::New);
@@ -80,13 +83,16 @@ pub async fn a_message_is_new_once<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.claim_parked(10).await, [expected]);
 }
 
-/// Of many deliveries at once one is new.
+/// Of many concurrent deliveries, one is new.
 pub async fn one_of_many_deliveries_is_new<S: Subject>(f: Fixture<S>) {
     for round in 0..f.scale.rounds {
         let same = message("stripe", &format!("evt_{round}"));
         let all = vec![same; f.scale.tasks];
         let receipts = together(&f.store, all, |store, message| async move {
-            store.receive(message, HANDLING).await.expect("receive")
+            store
+                .receive_message(message, HANDLING)
+                .await
+                .expect("receive")
         })
         .await;
         let new = receipts.iter().filter(|r| **r == Receipt::New).count();
@@ -94,8 +100,8 @@ pub async fn one_of_many_deliveries_is_new<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// Two senders may use one id, and one sender two that look alike.
-pub async fn a_message_is_its_source_and_its_id<S: Subject>(f: Fixture<S>) {
+/// Two sources may use one id, and similar ids are different.
+pub async fn a_message_is_identified_by_source_and_id<S: Subject>(f: Fixture<S>) {
     let all = [
         message("stripe", "evt_1"),
         message("adyen", "evt_1"),
@@ -121,8 +127,8 @@ pub async fn a_message_is_its_source_and_its_id<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// What is settled is not looked at any more, and is still known.
-pub async fn what_is_settled_is_only_remembered<S: Subject>(f: Fixture<S>) {
+/// A settled message is not claimed any more, and a repetition is recognized.
+pub async fn a_settled_message_is_not_claimed_and_stays_known<S: Subject>(f: Fixture<S>) {
     let first = message("stripe", "evt_1");
     f.receive(&first).await;
     f.settle(&first).await;
@@ -135,14 +141,14 @@ pub async fn what_is_settled_is_only_remembered<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.claim_parked(10).await, []);
 }
 
-/// Settling what nobody received is no error, and does not make it known.
-pub async fn what_was_never_received_can_be_settled<S: Subject>(f: Fixture<S>) {
+/// Settling an unreceived message is not an error, and does not make it known.
+pub async fn an_unreceived_message_can_be_settled<S: Subject>(f: Fixture<S>) {
     let first = message("stripe", "evt_1");
     f.settle(&first).await;
     assert_eq!(f.receive(&first).await, Receipt::New);
 }
 
-/// A message that was claimed can be settled, and then stays away.
+/// A claimed message can be settled, and is not claimed again.
 pub async fn a_claimed_message_can_be_settled<S: Subject>(f: Fixture<S>) {
     let first = message("stripe", "evt_1");
     f.receive(&first).await;
@@ -153,8 +159,8 @@ pub async fn a_claimed_message_can_be_settled<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.claim_parked(10).await, []);
 }
 
-/// Whoever received it has until the look; at that instant it is due.
-pub async fn a_message_is_due_at_its_instant<S: Subject>(f: Fixture<S>) {
+/// A message is due at its exact time, not before.
+pub async fn a_message_is_due_exactly_on_time<S: Subject>(f: Fixture<S>) {
     f.receive(&message("stripe", "evt_1")).await;
     f.clock.advance(LOOK_AFTER - TICK);
     assert_eq!(f.claim_parked(10).await, []);
@@ -162,7 +168,7 @@ pub async fn a_message_is_due_at_its_instant<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.claim_parked(10).await.len(), 1);
 }
 
-/// What is due longest is handed out first, as many as asked for.
+/// The longest due message comes first, up to the limit.
 pub async fn the_longest_due_message_comes_first<S: Subject>(f: Fixture<S>) {
     // Received in one order, due in the other, with names in neither.
     for (place, id) in (1..).zip(["c", "e", "a", "d", "b"]) {
@@ -179,7 +185,7 @@ pub async fn the_longest_due_message_comes_first<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.claim_parked(10).await, []);
 }
 
-/// Each look schedules the next as the backoff says, to the microsecond, and is counted.
+/// Each claim schedules the next one by the backoff, to the microsecond, and is counted.
 pub async fn claim_parked_follows_the_backoff<S: Subject>(f: Fixture<S>) {
     let backoff = Backoff {
         every: Duration::from_secs(7),
@@ -203,11 +209,14 @@ pub async fn claim_parked_follows_the_backoff<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// Many workers at once: each due message goes to exactly one of them.
+/// Concurrent workers: each due message goes to exactly one of them.
 pub async fn claim_parked_gives_each_message_to_one_claimer<S: Subject>(f: Fixture<S>) {
     let all: Vec<_> = (0..40).map(|n| message("stripe", &n.to_string())).collect();
     together(&f.store, all, |store, message| async move {
-        store.receive(message, HANDLING).await.expect("receive");
+        store
+            .receive_message(message, HANDLING)
+            .await
+            .expect("receive");
     })
     .await;
     f.clock.advance(LOOK_AFTER);
@@ -226,8 +235,8 @@ pub async fn claim_parked_gives_each_message_to_one_claimer<S: Subject>(f: Fixtu
     assert_eq!(claimed.into_iter().collect::<BTreeSet<_>>().len(), 40);
 }
 
-/// A message is forgotten at its instant and not before, and is new after that.
-pub async fn a_message_is_forgotten_at_its_instant<S: Subject>(f: Fixture<S>) {
+/// A message is forgotten at its exact time, not before, and is new afterwards.
+pub async fn a_message_is_forgotten_exactly_on_time<S: Subject>(f: Fixture<S>) {
     let (settled, parked) = (message("stripe", "settled"), message("stripe", "parked"));
     for message in [&settled, &parked] {
         f.receive(message).await;
@@ -245,16 +254,16 @@ pub async fn a_message_is_forgotten_at_its_instant<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// What is over is known until somebody forgets it: a repetition is never taken for new.
-pub async fn what_is_over_is_known_until_it_is_forgotten<S: Subject>(f: Fixture<S>) {
+/// A repetition is recognized until `forget_messages` removed the message.
+pub async fn an_old_message_is_known_until_it_is_forgotten<S: Subject>(f: Fixture<S>) {
     let first = message("stripe", "evt_1");
     f.receive(&first).await;
     f.clock.advance(REMEMBER * 2);
     assert_eq!(f.receive(&first).await, Receipt::Repeated);
 }
 
-/// Forgetting keeps its limit.
-pub async fn forget_keeps_its_limit<S: Subject>(f: Fixture<S>) {
+/// `forget_messages` removes at most its limit.
+pub async fn forget_respects_its_limit<S: Subject>(f: Fixture<S>) {
     for place in 0..5 {
         f.receive(&message("stripe", &place.to_string())).await;
     }
@@ -264,7 +273,7 @@ pub async fn forget_keeps_its_limit<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.forget(MAX_BATCH + 1).await, 3);
 }
 
-/// The longest durations do not wrap into the past.
+/// The longest durations do not overflow into the past.
 pub async fn a_message_may_be_kept_for_ever<S: Subject>(f: Fixture<S>) {
     let first = message("stripe", "evt_1");
     let forever = Handling {
@@ -278,8 +287,8 @@ pub async fn a_message_may_be_kept_for_ever<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.receive(&first).await, Receipt::Repeated);
 }
 
-/// A payload is bytes, also none at all and many: an empty one is not a settled message.
-pub async fn payloads_are_bytes<S: Subject>(f: Fixture<S>) {
+/// Payloads may contain any bytes, or none: an empty payload is not a settled message.
+pub async fn binary_payloads_come_back_unchanged<S: Subject>(f: Fixture<S>) {
     let all = (0..=u8::MAX).collect::<Vec<_>>();
     let payloads = [Vec::new(), all.clone(), all.repeat(1024), b"\0".to_vec()];
     for (place, payload) in payloads.iter().enumerate() {
@@ -296,8 +305,8 @@ pub async fn payloads_are_bytes<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// The longest names are kept whole, in whatever script, and each byte of them counts.
-pub async fn the_longest_message_names_are_kept_whole<S: Subject>(f: Fixture<S>) {
+/// The longest names are stored completely, in any script, and every byte is compared.
+pub async fn the_longest_message_names_are_not_truncated<S: Subject>(f: Fixture<S>) {
     let long = |last: &str| format!("{}{last}", "é".repeat(MAX_NAME_BYTES / 2));
     let all = [
         message(&long("a"), &long("a")),

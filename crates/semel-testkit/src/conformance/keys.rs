@@ -1,4 +1,4 @@
-//! What names a record, and what does not.
+//! Identity: which requests share a record.
 
 use semel_core::identity::{MAX_OPERATION_BYTES, MAX_TENANT_BYTES};
 use semel_core::{Decision, Identity, KeyScope};
@@ -41,14 +41,14 @@ pub async fn keys_are_case_sensitive<S: Subject>(f: Fixture<S>) {
     all_are_different(&f, keys.map(|k| identity("t", "pay", k)).to_vec()).await;
 }
 
-/// In the default scope a key names one operation of one command.
-pub async fn an_operation_scoped_key_is_another_on_another_operation<S: Subject>(f: Fixture<S>) {
+/// In the default scope, a key belongs to one operation.
+pub async fn operation_scoped_keys_are_separate_per_operation<S: Subject>(f: Fixture<S>) {
     let operations = ["pay", "Pay", "refund", "POST /orders/1", "POST /orders/2"];
     all_are_different(&f, operations.map(|o| identity("t", o, "k")).to_vec()).await;
 }
 
-/// The parts of an identity are not run together.
-pub async fn the_parts_of_an_identity_are_framed<S: Subject>(f: Fixture<S>) {
+/// The parts of an identity are delimited.
+pub async fn identities_that_concatenate_alike_are_separate<S: Subject>(f: Fixture<S>) {
     let parts = [
         ("ab", "c", "d"),
         ("a", "bc", "d"),
@@ -58,9 +58,9 @@ pub async fn the_parts_of_an_identity_are_framed<S: Subject>(f: Fixture<S>) {
     all_are_different(&f, parts.map(|(t, o, k)| identity(t, o, k)).to_vec()).await;
 }
 
-/// In the tenant's scope a key names one record whatever the endpoint, so that reuse on
-/// another is caught by the fingerprint.
-pub async fn a_tenant_scoped_key_is_one_record_on_every_operation<S: Subject>(f: Fixture<S>) {
+/// In the tenant scope, a key is one record across operations, so that the fingerprint catches its
+/// reuse on another endpoint.
+pub async fn a_tenant_scoped_key_is_one_record_across_operations<S: Subject>(f: Fixture<S>) {
     let [pay, refund] =
         ["pay", "refund"].map(|o| request_for(identity("t", o, "k").scoped(KeyScope::Tenant)));
     let refund = semel_core::Reserve {
@@ -74,14 +74,14 @@ pub async fn a_tenant_scoped_key_is_one_record_on_every_operation<S: Subject>(f:
     assert_eq!((found.id, found.identity), (pay.id, pay.identity));
 }
 
-/// The two scopes do not meet.
-pub async fn scopes_do_not_meet<S: Subject>(f: Fixture<S>) {
+/// The two scopes do not share records.
+pub async fn keys_of_different_scopes_are_separate<S: Subject>(f: Fixture<S>) {
     let base = identity("t", "pay", "k");
     all_are_different(&f, vec![base.clone(), base.scoped(KeyScope::Tenant)]).await;
 }
 
-/// Names in any script come back as they were.
-pub async fn names_may_be_unicode<S: Subject>(f: Fixture<S>) {
+/// Names in any script come back unchanged.
+pub async fn unicode_names_are_accepted<S: Subject>(f: Fixture<S>) {
     let names = [
         "Zürich",
         "Zu\u{308}rich",
@@ -101,8 +101,8 @@ pub async fn names_may_be_unicode<S: Subject>(f: Fixture<S>) {
     all_are_different(&f, all.collect()).await;
 }
 
-/// The longest names there may be are kept whole: one cut short is another's name.
-pub async fn the_longest_names_are_kept_whole<S: Subject>(f: Fixture<S>) {
+/// The longest names are stored completely: a truncated name would match another.
+pub async fn the_longest_names_are_not_truncated<S: Subject>(f: Fixture<S>) {
     let long = |length: usize, end: &str| "x".repeat(length - 1) + end;
     let mut all = Vec::new();
     for end in ["y", "z"] {
@@ -113,8 +113,8 @@ pub async fn the_longest_names_are_kept_whole<S: Subject>(f: Fixture<S>) {
     all_are_different(&f, all).await;
 }
 
-/// What was never used is not found.
-pub async fn what_was_never_used_is_not_found<S: Subject>(f: Fixture<S>) {
+/// An unused key and id are not found.
+pub async fn an_unused_key_is_not_found<S: Subject>(f: Fixture<S>) {
     let asked = request_for(identity("t", "pay", "k"));
     assert_eq!(f.find(asked.id).await, None);
     assert_eq!(f.find_identity(&asked.identity).await, None);

@@ -26,7 +26,7 @@ async fn all_pages<S: Subject>(f: &Fixture<S>, query: Query) -> Vec<Summary> {
         all.extend(page.operations);
         match page.next {
             Some(next) => {
-                assert!(full, "a page that is not full says there is another");
+                assert!(full, "a page that is not full has a cursor");
                 assert_eq!(Some(next), ids(&all).last().copied(), "the page ends there");
                 query.before = Some(next);
             }
@@ -99,15 +99,15 @@ pub async fn an_empty_store_has_an_empty_list<S: Subject>(f: Fixture<S>) {
     );
 }
 
-/// The newest comes first, with all that a list shows.
+/// The newest record comes first, with all fields of a summary.
 pub async fn the_newest_comes_first<S: Subject>(f: Fixture<S>) {
     let mut expected = some_of_everything(&f).await;
     expected.reverse();
     assert_eq!(f.list(Query::default()).await.operations, expected);
 }
 
-/// Every filter, and every two of them, admits exactly what it says, on pages of any size.
-pub async fn every_filter_and_their_combinations<S: Subject>(f: Fixture<S>) {
+/// Every filter, and every pair of filters, returns exactly its records, on pages of any size.
+pub async fn every_filter_combination_returns_its_records<S: Subject>(f: Fixture<S>) {
     let mut everything = some_of_everything(&f).await;
     everything.reverse();
     let filters = filters();
@@ -162,9 +162,9 @@ fn filters() -> Vec<Query> {
     filters
 }
 
-/// A list looks at so many at most and says how far it came; gone on from there, it finds all that
-/// fits, however seldom that is. What has an index of its own is found without.
-pub async fn a_list_looks_at_so_many_and_goes_on<S: Subject>(f: Fixture<S>) {
+/// A page scans a bounded number of records and returns a cursor; following the cursors finds every
+/// match. A filter with an index of its own is not bounded.
+pub async fn a_page_scans_a_bounded_number_and_returns_a_cursor<S: Subject>(f: Fixture<S>) {
     let mut everything = some_of_everything(&f).await;
     everything.reverse();
     let count = everything.len();
@@ -202,14 +202,14 @@ pub async fn a_list_looks_at_so_many_and_goes_on<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// A list that looked at the very last operation says that there is nothing beyond.
-pub async fn a_walk_to_the_last_has_no_next<S: Subject>(f: Fixture<S>) {
+/// A page that scanned the last record has no cursor.
+pub async fn a_scan_to_the_last_record_has_no_cursor<S: Subject>(f: Fixture<S>) {
     for place in 0..4 {
         f.execute(request(&format!("k{place}"))).await;
     }
     for (walk, more) in [(3, true), (4, false), (5, false)] {
         let query = Query {
-            tenant: Some("nobody".into()),
+            tenant: Some("unused".into()),
             walk,
             ..Query::default()
         };
@@ -219,8 +219,8 @@ pub async fn a_walk_to_the_last_has_no_next<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// A page that is exactly full and the last has no next.
-pub async fn a_page_exactly_full_is_the_last<S: Subject>(f: Fixture<S>) {
+/// A last page that is exactly full has no cursor.
+pub async fn an_exactly_full_last_page_has_no_cursor<S: Subject>(f: Fixture<S>) {
     for place in 0..4 {
         f.execute(request(&format!("k{place}"))).await;
     }
@@ -235,8 +235,8 @@ pub async fn a_page_exactly_full_is_the_last<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// What arrives meanwhile does not move the pages that follow.
-pub async fn pages_stand_still_while_new_ones_arrive<S: Subject>(f: Fixture<S>) {
+/// New records do not shift the following pages.
+pub async fn pages_are_stable_while_records_are_added<S: Subject>(f: Fixture<S>) {
     let mut expected = Vec::new();
     for place in 0..6 {
         expected.insert(0, f.execute(request(&format!("k{place}"))).await.fence.id);
@@ -258,7 +258,7 @@ pub async fn pages_stand_still_while_new_ones_arrive<S: Subject>(f: Fixture<S>) 
     assert_eq!(seen, expected);
 }
 
-/// No limit and a limit beyond the bound are the bound.
+/// A limit of zero, or above the bound, means the bound.
 pub async fn a_page_is_bounded<S: Subject>(f: Fixture<S>) {
     let count = MAX_BATCH + 1;
     let asked = (0..count)

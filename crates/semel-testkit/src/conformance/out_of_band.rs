@@ -1,5 +1,5 @@
 //! The table "Out of band" of the state machine, a case for each of its rows: what the verb
-//! makes of a record in its state, and that it leaves every other alone.
+//! does to a record in its state, and that it leaves every other record unchanged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use super::fixture::{
 use super::{Fixture, Subject};
 
 /// Every record there is, by its key, with its history.
-type World = BTreeMap<&'static str, (Record, usize)>;
+type Snapshot = BTreeMap<&'static str, (Record, usize)>;
 
 /// One record in each state that a verb of the table may find, each with its times over.
 async fn every_state<S: Subject>(f: &Fixture<S>) -> BTreeMap<&'static str, OperationId> {
@@ -67,29 +67,32 @@ async fn every_state<S: Subject>(f: &Fixture<S>) -> BTreeMap<&'static str, Opera
     ids
 }
 
-async fn world<S: Subject>(f: &Fixture<S>, ids: &BTreeMap<&'static str, OperationId>) -> World {
-    let mut world = World::new();
+async fn snapshot<S: Subject>(
+    f: &Fixture<S>,
+    ids: &BTreeMap<&'static str, OperationId>,
+) -> Snapshot {
+    let mut snapshot = Snapshot::new();
     for (name, id) in ids {
         if let Some(record) = f.find(*id).await {
             let history = f.store.history(*id).await.expect("history");
-            world.insert(name, (record, history.len()));
+            snapshot.insert(name, (record, history.len()));
         }
     }
-    world
+    snapshot
 }
 
-/// The names of what differs.
-fn changed(before: &World, after: &World) -> Vec<&'static str> {
+/// The names of the fields that differ.
+fn changed(before: &Snapshot, after: &Snapshot) -> Vec<&'static str> {
     let differs = |name: &&&'static str| before.get(**name) != after.get(**name);
     before.keys().filter(differs).copied().collect()
 }
 
-/// `sweep`: `in_progress`, lease over, and nobody may resume it or nobody did → `unknown`.
-pub async fn sweep_loses_only_what_lapsed<S: Subject>(f: Fixture<S>) {
+/// `sweep`: `in_progress`, lease expired, not resumable or past its resume deadline → `unknown`.
+pub async fn sweep_marks_only_expired_leases<S: Subject>(f: Fixture<S>) {
     let ids = every_state(&f).await;
-    let before = world(&f, &ids).await;
+    let before = snapshot(&f, &ids).await;
     assert_eq!(f.sweep(MAX_BATCH).await.len(), 2);
-    let after = world(&f, &ids).await;
+    let after = snapshot(&f, &ids).await;
     assert_eq!(changed(&before, &after), ["given up", "lapsed"]);
     for name in ["given up", "lapsed"] {
         let (record, _) = &after[name];
@@ -98,49 +101,53 @@ pub async fn sweep_loses_only_what_lapsed<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// `claim_abandoned`: `in_progress`, lease over, made to be resumed → the next attempt of a
-/// completer.
-pub async fn claim_abandoned_takes_only_what_can_be_resumed<S: Subject>(f: Fixture<S>) {
+/// `claim_abandoned`: `in_progress`, lease expired, resumable → the next attempt, of a completer.
+pub async fn claim_abandoned_takes_only_resumable_records<S: Subject>(f: Fixture<S>) {
     let ids = every_state(&f).await;
-    let before = world(&f, &ids).await;
+    let before = snapshot(&f, &ids).await;
     assert_eq!(f.claim_abandoned(MAX_BATCH).await.len(), 2);
-    let after = world(&f, &ids).await;
+    let after = snapshot(&f, &ids).await;
     assert_eq!(changed(&before, &after), ["abandoned", "given up"]);
     for name in ["abandoned", "given up"] {
-        let (record, told) = &after[name];
+        let (record, entries) = &after[name];
         assert_eq!(record.attempt, 2, "{name}");
         assert_eq!(record.state.status(), Status::InProgress, "{name}");
-        assert_eq!(*told, before[name].1 + 1, "{name}");
+        assert_eq!(*entries, before[name].1 + 1, "{name}");
     }
 }
 
 /// `claim_due`: `unknown`, due, not dead-lettered → the same, with the next try scheduled.
-pub async fn claim_due_takes_only_what_is_due<S: Subject>(f: Fixture<S>) {
+pub async fn claim_due_takes_only_due_records<S: Subject>(f: Fixture<S>) {
     let ids = every_state(&f).await;
-    let before = world(&f, &ids).await;
+    let before = snapshot(&f, &ids).await;
     assert_eq!(f.claim_due(MAX_BATCH).await.len(), 1);
-    let after = world(&f, &ids).await;
+    let after = snapshot(&f, &ids).await;
     assert_eq!(changed(&before, &after), ["due"]);
     let state = unresolved(&after["due"].0);
     assert_eq!(state.reconcile_attempts, 1);
     let next = f.now().saturating_add(BACKOFF.delay(ids["due"], 1));
     assert_eq!(state.reconcile_after, next);
-    assert_eq!(after["due"].1, before["due"].1, "a claim alone is not told");
+    assert_eq!(
+        after["due"].1, before["due"].1,
+        "a claim alone is not recorded"
+    );
 }
 
 /// `resolve`: `unknown`, dead-lettered or not → `completed`, `failed_retryable`, or still
 /// `unknown`; anything else refuses it.
-pub async fn resolve_decides_only_what_is_unknown<S: Subject>(f: Fixture<S>) {
+pub async fn resolve_changes_only_unknown_records<S: Subject>(f: Fixture<S>) {
     let later = f.now().saturating_add(Duration::from_hours(24 * 365));
-    for said in [
+    for verdict_given in [
         Verdict::Completed(completion("found")),
         Verdict::NotExecuted("never_created".into()),
         Verdict::StillUnknown("not_found".into(), later),
     ] {
         let ids = every_state(&f).await;
-        let before = world(&f, &ids).await;
+        let before = snapshot(&f, &ids).await;
         for (name, (record, _)) in &before {
-            let answer = f.resolve(verdict(record.fence(), said.clone())).await;
+            let answer = f
+                .resolve(verdict(record.fence(), verdict_given.clone()))
+                .await;
             let expected = match &record.state {
                 State::Unknown(_) => Resolution::Applied,
                 State::InProgress(_)
@@ -148,19 +155,19 @@ pub async fn resolve_decides_only_what_is_unknown<S: Subject>(f: Fixture<S>) {
                 | State::FailedRetryable { .. }
                 | State::Expired { .. } => refused_by(record),
             };
-            assert_eq!(answer, expected, "{name}: {said:?}");
+            assert_eq!(answer, expected, "{name}: {verdict_given:?}");
         }
-        let after = world(&f, &ids).await;
+        let after = snapshot(&f, &ids).await;
         assert_eq!(changed(&before, &after), ["dead", "due", "waiting"]);
         for name in ["dead", "due", "waiting"] {
-            let (record, told) = &after[name];
-            let expected = match said {
+            let (record, entries) = &after[name];
+            let expected = match verdict_given {
                 Verdict::Completed(_) => Status::Completed,
                 Verdict::NotExecuted(_) => Status::FailedRetryable,
                 Verdict::StillUnknown(..) => Status::Unknown,
             };
             assert_eq!(record.state.status(), expected, "{name}");
-            assert_eq!(*told, before[name].1 + 1, "{name}");
+            assert_eq!(*entries, before[name].1 + 1, "{name}");
         }
         forget_all(&f, &ids).await;
     }
@@ -183,9 +190,9 @@ async fn forget_all<S: Subject>(f: &Fixture<S>, ids: &BTreeMap<&'static str, Ope
 }
 
 /// `dead_letter`: `unknown` → the same with `dead_lettered_at`, removed from polling.
-pub async fn dead_letter_sets_aside_only_what_is_unknown<S: Subject>(f: Fixture<S>) {
+pub async fn dead_letter_changes_only_unknown_records<S: Subject>(f: Fixture<S>) {
     let ids = every_state(&f).await;
-    let before = world(&f, &ids).await;
+    let before = snapshot(&f, &ids).await;
     for (name, (record, _)) in &before {
         let answer = f.dead_letter(record.fence(), "tries_used_up".into()).await;
         let expected = match &record.state {
@@ -197,7 +204,7 @@ pub async fn dead_letter_sets_aside_only_what_is_unknown<S: Subject>(f: Fixture<
         };
         assert_eq!(answer, expected, "{name}");
     }
-    let after = world(&f, &ids).await;
+    let after = snapshot(&f, &ids).await;
     assert_eq!(changed(&before, &after), ["due", "waiting"]);
     for name in ["due", "waiting"] {
         let state = unresolved(&after[name].0);
@@ -208,11 +215,11 @@ pub async fn dead_letter_sets_aside_only_what_is_unknown<S: Subject>(f: Fixture<
 }
 
 /// `expire`: `completed` and `failed_retryable`, window over → a tombstone.
-pub async fn expire_buries_only_what_is_over<S: Subject>(f: Fixture<S>) {
+pub async fn expire_changes_only_ended_records<S: Subject>(f: Fixture<S>) {
     let ids = every_state(&f).await;
-    let before = world(&f, &ids).await;
+    let before = snapshot(&f, &ids).await;
     assert_eq!(f.expire(MAX_BATCH).await, 2);
-    let after = world(&f, &ids).await;
+    let after = snapshot(&f, &ids).await;
     assert_eq!(changed(&before, &after), ["over", "released"]);
     let purge_at = f
         .now()
@@ -222,13 +229,13 @@ pub async fn expire_buries_only_what_is_over<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// `drop_body`: `completed`, body's time over → the same without it; a replay then has no body
-/// and names what was created.
-pub async fn drop_bodies_takes_only_bodies_that_are_over<S: Subject>(f: Fixture<S>) {
+/// `drop_body`: `completed`, body expired → the same without a body; a replay then names the
+/// resource.
+pub async fn drop_bodies_drops_only_expired_bodies<S: Subject>(f: Fixture<S>) {
     let ids = every_state(&f).await;
-    let before = world(&f, &ids).await;
+    let before = snapshot(&f, &ids).await;
     assert_eq!(f.drop_bodies(MAX_BATCH).await, 1);
-    let after = world(&f, &ids).await;
+    let after = snapshot(&f, &ids).await;
     assert_eq!(changed(&before, &after), ["body over"]);
     let replay = f.replay(again(&request("body over"))).await;
     assert_eq!(replay.response.body, None);
@@ -236,35 +243,35 @@ pub async fn drop_bodies_takes_only_bodies_that_are_over<S: Subject>(f: Fixture<
     assert_eq!(replay.resource, completion("").resource);
 }
 
-/// `purge`: a tombstone past its own retention → gone.
-pub async fn purge_removes_only_tombstones_that_are_over<S: Subject>(f: Fixture<S>) {
+/// `purge`: a tombstone past its retention → deleted.
+pub async fn purge_removes_only_expired_tombstones<S: Subject>(f: Fixture<S>) {
     let ids = every_state(&f).await;
-    let before = world(&f, &ids).await;
+    let before = snapshot(&f, &ids).await;
     assert_eq!(f.purge(MAX_BATCH).await, 1);
-    let after = world(&f, &ids).await;
+    let after = snapshot(&f, &ids).await;
     assert_eq!(changed(&before, &after), ["tombstone"]);
     assert!(!after.contains_key("tombstone"));
 }
 
-/// A late owner completes while a reconciler resolves: exactly one applies, the record is that
-/// one's, and its history says whose.
-pub async fn a_late_owner_against_a_reconciler<S: Subject>(f: Fixture<S>) {
+/// A late owner completes while a reconciler resolves: exactly one applies, and record and history
+/// agree on which.
+pub async fn a_late_owner_and_a_reconciler_do_not_both_apply<S: Subject>(f: Fixture<S>) {
     for round in 0..f.scale.rounds * 2 {
         let first = request(&format!("k{round}"));
         let grant = f.lost(first.clone()).await;
-        let said: Resolve = if round % 2 == 0 {
+        let verdict_given: Resolve = if round % 2 == 0 {
             verdict(grant.fence, Verdict::Completed(completion("found")))
         } else {
             not_executed(grant.fence)
         };
         let applied = together(&f.store, vec![true, false], move |store, owner| {
-            let said = said.clone();
+            let verdict_given = verdict_given.clone();
             async move {
                 if owner {
                     let held = store.complete(grant.fence, completion("late")).await;
                     held.expect("complete") == Held::Applied
                 } else {
-                    let answer = store.resolve(said).await;
+                    let answer = store.resolve(verdict_given).await;
                     answer.expect("resolve") == Resolution::Applied
                 }
             }
@@ -274,12 +281,12 @@ pub async fn a_late_owner_against_a_reconciler<S: Subject>(f: Fixture<S>) {
         let record = f.record(first.id).await;
         let by_owner = record.resolved_by.is_none();
         assert_eq!(by_owner, applied[0]);
-        let told = f.store.history(first.id).await.expect("history");
-        assert_eq!(semel_core::history::verify(&record, &told), Ok(()));
-        let late = told
+        let history = f.store.history(first.id).await.expect("history");
+        assert_eq!(semel_core::history::verify(&record, &history), Ok(()));
+        let late = history
             .iter()
-            .any(|entry| entry.note.what == semel_core::history::What::CompletedLate);
-        assert_eq!(late, by_owner, "{told:?}");
+            .any(|entry| entry.note.what == semel_core::history::EntryKind::CompletedLate);
+        assert_eq!(late, by_owner, "{history:?}");
         if let Status::Completed = record.state.status() {
             let body = if by_owner { "late" } else { "found" };
             let replay = f.replay(again(&first)).await;

@@ -1,8 +1,8 @@
-//! Events that go out: in order within an aggregate, to one relay at a time, and gone only once
-//! they are sent.
+//! Outbox: events in order within an aggregate, claimed by one relay at a time, and removed only
+//! after they are sent.
 //!
-//! Writing an event is each store's own affair, so a harness says how: see [`Publisher`]. That an
-//! event is there exactly if its transaction committed is for each store's own tests.
+//! Each store writes events in its own way, so the harness does it: see [`Publisher`]. That an event
+//! is stored exactly if its transaction committed is for each store's own tests.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use semel_core::outbox::{
     Waiting,
 };
 use semel_core::store::MAX_BATCH;
-use semel_core::{Backoff, Clock, Outbox};
+use semel_core::{Backoff, Clock, Store};
 
 use super::fixture::{BACKOFF, TICK, together};
 use super::{Fixture, Harness};
@@ -28,7 +28,7 @@ pub use relays::*;
 pub use run::{cases, check, failures};
 
 /// How to get at a store of one kind, and how to write an event there.
-pub trait Publisher: Harness<Store: Outbox> {
+pub trait Publisher: Harness<Store: Store> {
     /// Writes the event in a transaction of its own, and commits it.
     fn publish(&self, store: &Self::Store, event: Event) -> impl Future<Output = ()> + Send;
 }
@@ -44,9 +44,9 @@ const RELAY_LEASE: Duration = Duration::from_secs(20);
 
 const RELAY: &str = "relay-1";
 
-/// An event of an aggregate. Its name is new.
-fn event(aggregate: &str, word: &str) -> Event {
-    let payload = format!("{{\"word\":\"{word}\"}}");
+/// A new event of an aggregate.
+fn event(aggregate: &str, text: &str) -> Event {
+    let payload = format!("{{\"word\":\"{text}\"}}");
     Event::new("payment.created", aggregate, payload).expect("an event")
 }
 
@@ -73,7 +73,7 @@ impl<H: Publisher> Outgoing<H> {
         }
     }
 
-    /// What the usual relay is handed.
+    /// Claims events as the default relay.
     async fn claim(&self, limit: usize) -> Vec<Waiting> {
         self.claim_as(RELAY, limit).await
     }
@@ -96,9 +96,9 @@ impl<H: Publisher> Outgoing<H> {
         held.expect("hold_back");
     }
 
-    async fn set_aside(&self, event: &Event, reason: &str) {
-        let aside = self.fixture.store.set_aside(event.id, reason).await;
-        aside.expect("set_aside");
+    async fn dead_letter_event(&self, event: &Event, reason: &str) {
+        let aside = self.fixture.store.dead_letter_event(event.id, reason).await;
+        aside.expect("dead_letter_event");
     }
 
     async fn dead(&self, limit: usize) -> Vec<DeadEvent> {
@@ -106,16 +106,20 @@ impl<H: Publisher> Outgoing<H> {
         dead.expect("dead_events")
     }
 
-    async fn revive(&self, event: &Event) -> bool {
-        self.fixture.store.revive(event.id).await.expect("revive")
+    async fn revive_event(&self, event: &Event) -> bool {
+        self.fixture
+            .store
+            .revive_event(event.id)
+            .await
+            .expect("revive")
     }
 
-    async fn backlog(&self) -> Backlog {
-        self.fixture.store.backlog().await.expect("backlog")
+    async fn outbox_backlog(&self) -> Backlog {
+        self.fixture.store.outbox_backlog().await.expect("backlog")
     }
 
-    async fn stand_down(&self, relay: &str) {
-        let down = self.fixture.store.stand_down(relay.into()).await;
+    async fn release_relay(&self, relay: &str) {
+        let down = self.fixture.store.release_relay(relay.into()).await;
         down.expect("stand_down");
     }
 
@@ -124,8 +128,8 @@ impl<H: Publisher> Outgoing<H> {
     }
 }
 
-/// What was written is handed out as it was written, every time until it is sent.
-pub async fn an_event_is_handed_out_until_it_is_sent<H: Publisher>(f: Outgoing<H>) {
+/// Every claim returns an event as it was written until it is marked sent.
+pub async fn an_event_is_claimed_until_it_is_marked_sent<H: Publisher>(f: Outgoing<H>) {
     assert_eq!(f.claim(10).await, []);
     let first = event("payment/1", "paid");
     let written_at = f.fixture.clock.now();
@@ -144,7 +148,7 @@ pub async fn an_event_is_handed_out_until_it_is_sent<H: Publisher>(f: Outgoing<H
     assert_eq!(f.dead(10).await, []);
 }
 
-/// The oldest comes first, whatever it is called and however many are asked for.
+/// The oldest event comes first, whatever its name and the limit.
 pub async fn the_oldest_event_comes_first<H: Publisher>(f: Outgoing<H>) {
     let [a1, a2, a3] = events("payment/a");
     let [b1, b2] = events("payment/b");
@@ -154,13 +158,13 @@ pub async fn the_oldest_event_comes_first<H: Publisher>(f: Outgoing<H>) {
     assert_eq!(f.claim(0).await, []);
     assert_eq!(ids(&f.claim(2).await), expected[..2]);
     assert_eq!(ids(&f.claim(MAX_BATCH + 1).await), expected);
-    // What is sent in whatever order leaves the rest in order.
+    // Events sent in any order leave the rest in order.
     f.mark_sent(&[&a1, &b1]).await;
     assert_eq!(ids(&f.claim(10).await), expected[2..]);
 }
 
-/// No call hands out more than its bound, whatever is asked for.
-pub async fn a_relay_is_handed_a_bounded_batch<H: Publisher>(f: Outgoing<H>) {
+/// No claim returns more than the bound, whatever the limit.
+pub async fn a_relay_claims_a_bounded_batch<H: Publisher>(f: Outgoing<H>) {
     let harness = Arc::clone(&f.harness);
     let places = (0..=MAX_BATCH).collect();
     together(&f.fixture.store, places, move |store, place: usize| {
@@ -178,8 +182,7 @@ pub async fn a_relay_is_handed_a_bounded_batch<H: Publisher>(f: Outgoing<H>) {
     assert_eq!(f.claim(usize::MAX).await.len(), 1);
 }
 
-/// An event that is refused holds back its aggregate, for as long as the backoff says, and no
-/// other.
+/// A refused event holds back its own aggregate for its backoff.
 pub async fn a_refused_event_holds_back_its_aggregate<H: Publisher>(f: Outgoing<H>) {
     let [a1, a2] = events("payment/a");
     let [b1, b2] = events("payment/b");
@@ -188,7 +191,7 @@ pub async fn a_refused_event_holds_back_its_aggregate<H: Publisher>(f: Outgoing<
     }
     for tries in 1..=8 {
         f.hold_back(&a1).await;
-        // What is held back does not use up the limit either.
+        // Events that are held back do not use up the limit either.
         assert_eq!(ids(&f.claim(2).await), [b1.id, b2.id], "try {tries}");
         f.pass(BACKOFF.spread(a1.id.seed(), tries) - TICK);
         assert_eq!(ids(&f.claim(10).await), [b1.id, b2.id], "try {tries}");
@@ -200,8 +203,8 @@ pub async fn a_refused_event_holds_back_its_aggregate<H: Publisher>(f: Outgoing<
     }
 }
 
-/// The backoff is the caller's, and follows from the event.
-pub async fn a_hold_follows_the_backoff_that_is_given<H: Publisher>(f: Outgoing<H>) {
+/// The hold follows the caller's backoff.
+pub async fn a_hold_follows_the_given_backoff<H: Publisher>(f: Outgoing<H>) {
     let first = event("payment/a", "paid");
     f.publish(&first).await;
     let forever = Backoff {
@@ -221,9 +224,8 @@ pub async fn a_hold_follows_the_backoff_that_is_given<H: Publisher>(f: Outgoing<
     assert_eq!(f.claim(10).await[0].tries, 2);
 }
 
-/// What nobody takes is set aside for a person, with the reason, and the rest of its aggregate
-/// goes on.
-pub async fn what_is_set_aside_lets_the_rest_go_on<H: Publisher>(f: Outgoing<H>) {
+/// A dead event keeps its reason, and the rest of its aggregate continues.
+pub async fn a_dead_event_does_not_hold_back_its_aggregate<H: Publisher>(f: Outgoing<H>) {
     let [a1, a2] = events("payment/a");
     f.publish(&a1).await;
     let written_at = f.fixture.clock.now();
@@ -231,7 +233,7 @@ pub async fn what_is_set_aside_lets_the_rest_go_on<H: Publisher>(f: Outgoing<H>)
     f.publish(&a2).await;
     f.hold_back(&a1).await;
     f.pass(TICK);
-    f.set_aside(&a1, "too large: ✗").await;
+    f.dead_letter_event(&a1, "too large: ✗").await;
     let expected = DeadEvent {
         event: a1.clone(),
         written_at,
@@ -242,8 +244,8 @@ pub async fn what_is_set_aside_lets_the_rest_go_on<H: Publisher>(f: Outgoing<H>)
     assert_eq!(f.claim(10).await[0].tries, 0);
     assert_eq!(f.dead(10).await, std::slice::from_ref(&expected));
     f.pass(TICK);
-    // It waits for a person, whatever relays still say of it.
-    f.set_aside(&a1, "again").await;
+    // It stays dead-lettered, even if a relay still marks it.
+    f.dead_letter_event(&a1, "again").await;
     f.hold_back(&a1).await;
     f.mark_sent(&[&a1]).await;
     assert_eq!(f.dead(10).await, [expected]);
@@ -257,19 +259,19 @@ pub async fn a_reason_is_bounded<H: Publisher>(f: Outgoing<H>) {
     let long = format!("a{}", "é".repeat(10_000));
     let held = f.fixture.store.hold_back(first.id, &long, BACKOFF).await;
     held.expect("hold_back");
-    f.set_aside(&first, &long).await;
+    f.dead_letter_event(&first, &long).await;
     let reason = &f.dead(1).await[0].reason;
     assert_eq!(reason.len(), MAX_REASON_BYTES - 1);
     assert_eq!(reason.chars().last(), Some('é'));
 }
 
-/// The oldest of the dead comes first, as many as asked for.
+/// The oldest dead event comes first, up to the limit.
 pub async fn the_oldest_dead_event_comes_first<H: Publisher>(f: Outgoing<H>) {
     let all: [Event; 3] = events("payment/a");
     f.publish_all(&all).await;
-    // Set aside in another order than written.
+    // Dead-lettered in another order than written.
     for event in all.iter().rev() {
-        f.set_aside(event, "no").await;
+        f.dead_letter_event(event, "no").await;
         f.pass(TICK);
     }
     let dead = |dead: Vec<DeadEvent>| dead.into_iter().map(|dead| dead.event.id);
@@ -279,28 +281,28 @@ pub async fn the_oldest_dead_event_comes_first<H: Publisher>(f: Outgoing<H>) {
     assert!(dead(f.dead(MAX_BATCH + 1).await).eq(expected));
 }
 
-/// A person lets it be tried again, once, where it was and as if it had never been refused.
+/// An operator revives an event once; it returns to its place without earlier tries.
 pub async fn a_dead_event_is_revived_once<H: Publisher>(f: Outgoing<H>) {
     let [a1, a2] = events("payment/a");
     f.publish_all(&[a1.clone(), a2.clone()]).await;
     let written_at = f.fixture.clock.now();
     f.pass(TICK);
-    assert!(!f.revive(&a1).await, "it is not dead");
-    assert!(!f.revive(&event("payment/a", "nobody's")).await);
+    assert!(!f.revive_event(&a1).await, "it is not dead");
+    assert!(!f.revive_event(&event("payment/a", "unused")).await);
     f.hold_back(&a1).await;
-    f.set_aside(&a1, "no").await;
-    assert!(f.revive(&a1).await);
-    assert!(!f.revive(&a1).await);
+    f.dead_letter_event(&a1, "no").await;
+    assert!(f.revive_event(&a1).await);
+    assert!(!f.revive_event(&a1).await);
     assert_eq!(f.dead(10).await, []);
     let claimed = f.claim(10).await;
     assert_eq!(ids(&claimed), [a1.id, a2.id]);
     assert_eq!((claimed[0].tries, claimed[0].written_at), (0, written_at));
-    f.set_aside(&a1, "still no").await;
+    f.dead_letter_event(&a1, "still no").await;
     assert_eq!(&*f.dead(10).await[0].reason, "still no");
 }
 
-/// The same name written again while it waits is one event, the first, where it was.
-pub async fn an_event_written_twice_is_there_once<H: Publisher>(f: Outgoing<H>) {
+/// An event that is written again while it waits keeps its first content and place.
+pub async fn an_event_written_twice_is_stored_once<H: Publisher>(f: Outgoing<H>) {
     let [a1, a2] = events("payment/a");
     f.publish_all(&[a1.clone(), a2.clone()]).await;
     f.hold_back(&a1).await;
@@ -309,36 +311,36 @@ pub async fn an_event_written_twice_is_there_once<H: Publisher>(f: Outgoing<H>) 
     let claimed = f.claim(10).await;
     assert_eq!(ids(&claimed), [a1.id, a2.id]);
     assert_eq!((&claimed[0].event, claimed[0].tries), (&a1, 1));
-    // Also while it waits for a person.
-    f.set_aside(&a1, "no").await;
+    // Also while it is a dead letter.
+    f.dead_letter_event(&a1, "no").await;
     f.publish(&a1).await;
     assert_eq!(ids(&f.claim(10).await), [a2.id]);
     assert_eq!(f.dead(10).await.len(), 1);
 }
 
-/// What is said of events that are gone, or never were, changes nothing.
-pub async fn marks_of_unknown_events_are_harmless<H: Publisher>(f: Outgoing<H>) {
+/// Marks for events that do not exist change nothing.
+pub async fn marking_an_unknown_event_changes_nothing<H: Publisher>(f: Outgoing<H>) {
     let [a1, a2] = events("payment/a");
     f.publish_all(&[a1.clone(), a2.clone()]).await;
     f.mark_sent(&[]).await;
     f.mark_sent(&[&a1, &a1]).await;
     f.mark_sent(&[&a1]).await;
-    for gone in [&a1, &event("payment/a", "nobody's")] {
+    for gone in [&a1, &event("payment/a", "unused")] {
         f.hold_back(gone).await;
-        f.set_aside(gone, "no").await;
-        assert!(!f.revive(gone).await);
+        f.dead_letter_event(gone, "no").await;
+        assert!(!f.revive_event(gone).await);
     }
     assert_eq!(ids(&f.claim(10).await), [a2.id]);
     assert_eq!(f.dead(10).await, []);
     // One that is there among others that are not.
-    f.mark_sent(&[&a1, &a2, &event("payment/a", "nobody's")])
+    f.mark_sent(&[&a1, &a2, &event("payment/a", "unused")])
         .await;
     assert_eq!(f.claim(10).await, []);
 }
 
-/// The backlog counts what waits, held back or not, and what waits for a person.
+/// The backlog counts waiting events, held back or not, and dead ones.
 pub async fn the_backlog_is_counted<H: Publisher>(f: Outgoing<H>) {
-    assert_eq!(f.backlog().await, Backlog::default());
+    assert_eq!(f.outbox_backlog().await, Backlog::default());
     let oldest = f.fixture.clock.now();
     let all: [Event; 4] = events("payment/a");
     for event in &all {
@@ -351,16 +353,16 @@ pub async fn the_backlog_is_counted<H: Publisher>(f: Outgoing<H>) {
         dead,
     };
     f.hold_back(&all[0]).await;
-    assert_eq!(f.backlog().await, backlog(4, Some(oldest), 0));
-    f.set_aside(&all[0], "no").await;
+    assert_eq!(f.outbox_backlog().await, backlog(4, Some(oldest), 0));
+    f.dead_letter_event(&all[0], "no").await;
     let next = oldest.saturating_add(TICK);
-    assert_eq!(f.backlog().await, backlog(3, Some(next), 1));
+    assert_eq!(f.outbox_backlog().await, backlog(3, Some(next), 1));
     f.mark_sent(&[&all[1], &all[2], &all[3]]).await;
-    assert_eq!(f.backlog().await, backlog(0, None, 1));
+    assert_eq!(f.outbox_backlog().await, backlog(0, None, 1));
 }
 
-/// Names and payloads come back whole: the longest, in whatever script, any bytes and none.
-pub async fn events_are_kept_whole<H: Publisher>(f: Outgoing<H>) {
+/// Names and payloads come back unchanged: the longest names, any script, any bytes and none.
+pub async fn events_come_back_unchanged<H: Publisher>(f: Outgoing<H>) {
     let long = |last: &str| format!("{}{last}", "é".repeat(MAX_NAME_BYTES / 2));
     let bytes: Vec<u8> = (0..=u8::MAX).collect();
     let all = [
@@ -375,8 +377,8 @@ pub async fn events_are_kept_whole<H: Publisher>(f: Outgoing<H>) {
     assert_eq!(found, all);
 }
 
-/// Aggregates are told apart to the byte.
-pub async fn aggregates_are_told_apart<H: Publisher>(f: Outgoing<H>) {
+/// Aggregate names are compared byte for byte.
+pub async fn aggregates_with_similar_names_are_separate<H: Publisher>(f: Outgoing<H>) {
     let all = ["pay/1", "Pay/1", "pay/1é", "pay/11", "pay"].map(|name| event(name, "paid"));
     f.publish_all(&all).await;
     f.hold_back(&all[0]).await;

@@ -1,4 +1,4 @@
-//! Many at once: exactly one wins.
+//! Concurrent calls: exactly one wins.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use super::fixture::{
 };
 use super::{Fixture, Subject};
 
-/// What a crowd of reservers is told.
+/// The decisions for concurrent requests.
 async fn crowd<S: Subject>(f: &Fixture<S>, asked: &Reserve) -> Vec<Decision> {
     let all = (0..f.scale.tasks).map(|_| again(asked)).collect();
     together(&f.store, all, |store, request| async move {
@@ -42,7 +42,7 @@ fn the_one_grant(answers: Vec<Decision>) -> Fence {
     granted[0]
 }
 
-/// Of many who ask first, one executes and all others are told that it runs.
+/// Of many first requests, one executes and the others see it in progress.
 pub async fn one_of_many_executes<S: Subject>(f: Fixture<S>) {
     for round in 0..f.scale.rounds {
         let answers = crowd(&f, &request(&format!("k{round}"))).await;
@@ -50,7 +50,7 @@ pub async fn one_of_many_executes<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// Of many who ask after a release, one executes the next attempt.
+/// Of many requests after a release, one executes the next attempt.
 pub async fn one_of_many_executes_after_a_release<S: Subject>(f: Fixture<S>) {
     for round in 0..f.scale.rounds {
         let first = request(&format!("k{round}"));
@@ -66,8 +66,8 @@ pub async fn one_of_many_executes_after_a_release<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// Of many who ask after the window, one begins anew.
-pub async fn one_of_many_begins_anew<S: Subject>(f: Fixture<S>) {
+/// Of many requests after the replay window, one executes a new record.
+pub async fn one_of_many_executes_after_expiry<S: Subject>(f: Fixture<S>) {
     let eager = Policy {
         on_expired: OnExpired::Execute,
         ..policy()
@@ -80,7 +80,7 @@ pub async fn one_of_many_begins_anew<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// Of many who ask after the lease, one resumes.
+/// Of many requests after the lease, one resumes.
 pub async fn one_of_many_resumes<S: Subject>(f: Fixture<S>) {
     let resumable = Policy {
         stale: Stale::Resume,
@@ -95,8 +95,8 @@ pub async fn one_of_many_resumes<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// Of many who ask after the lease where nothing can be resumed, nobody executes.
-pub async fn nobody_executes_after_the_lease<S: Subject>(f: Fixture<S>) {
+/// Of many requests after the lease of a record that is not resumable, none executes.
+pub async fn none_of_many_executes_after_lease_expiry<S: Subject>(f: Fixture<S>) {
     for round in 0..f.scale.rounds {
         let first = request(&format!("k{round}"));
         f.execute(first.clone()).await;
@@ -107,8 +107,8 @@ pub async fn nobody_executes_after_the_lease<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// Of many requests with different bodies one executes, and all others are misuse.
-pub async fn one_body_of_many_executes<S: Subject>(f: Fixture<S>) {
+/// Of many requests with different bodies, one executes and the others are misuse.
+pub async fn one_of_many_bodies_executes<S: Subject>(f: Fixture<S>) {
     for round in 0..f.scale.rounds {
         let all = (0..f.scale.tasks).map(|body| Reserve {
             fingerprints: super::fixture::fingerprint(u8::try_from(body % 251).unwrap()).into(),
@@ -134,7 +134,7 @@ pub async fn one_body_of_many_executes<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// Many keys at once, each asked for by four: each executes once.
+/// Many concurrent keys with four requests each: each key executes once.
 pub async fn many_keys_execute_once_each<S: Subject>(f: Fixture<S>) {
     let all = (0..f.scale.keys * 4).map(|place| request(&format!("k{}", place % f.scale.keys)));
     let answers = together(&f.store, all.collect(), |store, request| async move {
@@ -159,8 +159,8 @@ pub async fn many_keys_execute_once_each<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// An owner that completes while its lease is swept and asked about is never lost.
-pub async fn complete_against_sweep_against_reserve<S: Subject>(f: Fixture<S>) {
+/// A completion that races a sweep and a retry is not lost.
+pub async fn a_completion_racing_sweep_and_reserve_is_kept<S: Subject>(f: Fixture<S>) {
     for round in 0..f.scale.rounds {
         let first = request(&format!("k{round}"));
         let grant = f.execute(first.clone()).await;
@@ -189,15 +189,15 @@ pub async fn complete_against_sweep_against_reserve<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// Of two owners' different words one stands, and every replay is that one.
-pub async fn one_of_many_completions_stands<S: Subject>(f: Fixture<S>) {
+/// Of different completions of one attempt, one applies, and every replay returns it.
+pub async fn one_of_many_racing_completions_wins<S: Subject>(f: Fixture<S>) {
     for round in 0..f.scale.rounds {
         let first = request(&format!("k{round}"));
         let grant = f.execute(first.clone()).await;
-        let words = (0..f.scale.tasks).collect();
-        let held = together(&f.store, words, move |store, word: usize| async move {
-            let said = completion(&word.to_string());
-            store.complete(grant.fence, said).await.expect("complete")
+        let numbers = (0..f.scale.tasks).collect();
+        let held = together(&f.store, numbers, move |store, number: usize| async move {
+            let given = completion(&number.to_string());
+            store.complete(grant.fence, given).await.expect("complete")
         })
         .await;
         let stood: Vec<_> = (0..)
@@ -207,13 +207,13 @@ pub async fn one_of_many_completions_stands<S: Subject>(f: Fixture<S>) {
         assert_eq!(stood.len(), 1, "{held:?}");
         assert!(!held.contains(&Held::Repeated), "{held:?}");
         let replay = f.replay(again(&first)).await;
-        let word: usize = stood[0].0;
-        assert_eq!(replay.response, completion(&word.to_string()).response);
+        let number: usize = stood[0].0;
+        assert_eq!(replay.response, completion(&number.to_string()).response);
     }
 }
 
-/// Of two verdicts at once one stands.
-pub async fn one_of_two_verdicts_stands<S: Subject>(f: Fixture<S>) {
+/// Of two concurrent verdicts, one applies.
+pub async fn one_of_two_racing_verdicts_wins<S: Subject>(f: Fixture<S>) {
     for round in 0..f.scale.rounds {
         let first = request(&format!("k{round}"));
         let grant = f.lost(first.clone()).await;
@@ -221,8 +221,8 @@ pub async fn one_of_two_verdicts_stands<S: Subject>(f: Fixture<S>) {
             verdict(grant.fence, Verdict::Completed(completion("found"))),
             not_executed(grant.fence),
         ];
-        let answers = together(&f.store, both, |store, said| async move {
-            store.resolve(said).await.expect("resolve")
+        let answers = together(&f.store, both, |store, given| async move {
+            store.resolve(given).await.expect("resolve")
         })
         .await;
         let stood = [Status::Completed, Status::FailedRetryable]
@@ -235,8 +235,8 @@ pub async fn one_of_two_verdicts_stands<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// A late owner and a verdict of "not executed" do not both stand.
-pub async fn a_late_owner_against_a_verdict<S: Subject>(f: Fixture<S>) {
+/// A late completion and a verdict of "not executed" do not both apply.
+pub async fn a_late_owner_and_a_verdict_do_not_both_apply<S: Subject>(f: Fixture<S>) {
     for round in 0..f.scale.rounds {
         let first = request(&format!("k{round}"));
         let grant = f.lost(first.clone()).await;
@@ -263,8 +263,8 @@ pub async fn a_late_owner_against_a_verdict<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// A heartbeat that comes with a release does not bring the attempt back.
-pub async fn release_against_heartbeat<S: Subject>(f: Fixture<S>) {
+/// A heartbeat that races a release does not restore the attempt.
+pub async fn a_heartbeat_does_not_undo_a_racing_release<S: Subject>(f: Fixture<S>) {
     for round in 0..f.scale.rounds {
         let first = request(&format!("k{round}"));
         let grant = f.execute(first.clone()).await;
@@ -289,9 +289,8 @@ pub async fn release_against_heartbeat<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// A request whose client went away leaves the store usable, and its key either unused or
-/// in progress: never half of either.
-pub async fn a_dropped_reserve_leaves_the_key_whole<S: Subject>(f: Fixture<S>) {
+/// A cancelled `reserve` leaves the store usable, and the key either unused or in progress.
+pub async fn a_cancelled_reserve_leaves_the_key_usable<S: Subject>(f: Fixture<S>) {
     for round in 0..f.scale.tasks {
         let first = request(&format!("k{round}"));
         let (store, asked) = (std::sync::Arc::clone(&f.store), first.clone());

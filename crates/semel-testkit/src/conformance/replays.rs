@@ -1,12 +1,12 @@
-//! Once completed, the answer never changes until it expires.
+//! A stored response does not change until it expires.
 
 use semel_core::Held;
 
 use super::fixture::{LEASE, TICK, WINDOWS, again, completion, fenced_by, request, with_policy};
 use super::{Fixture, Subject};
 
-/// Every replay is the first response, byte for byte, as long as the window is open.
-pub async fn every_replay_is_the_same<S: Subject>(f: Fixture<S>) {
+/// Every replay within the window is the first response, byte for byte.
+pub async fn every_replay_returns_the_same_response<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     f.completed(first.clone(), "paid").await;
     let end = f.now().saturating_add(WINDOWS.replay);
@@ -20,8 +20,8 @@ pub async fn every_replay_is_the_same<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// Replaying is reading: neither the record nor its window changes.
-pub async fn a_replay_changes_nothing<S: Subject>(f: Fixture<S>) {
+/// A replay changes neither the record nor its window.
+pub async fn a_replay_does_not_change_the_record<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     f.completed(first.clone(), "paid").await;
     let record = f.record(first.id).await;
@@ -33,8 +33,8 @@ pub async fn a_replay_changes_nothing<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.record(first.id).await, record);
 }
 
-/// An end is an end: its holder can say nothing else any more.
-pub async fn a_completed_operation_stays_completed<S: Subject>(f: Fixture<S>) {
+/// No write of the holder changes a completed record.
+pub async fn a_completed_record_stays_completed<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.completed(first.clone(), "paid").await;
     let record = f.record(first.id).await;
@@ -53,8 +53,8 @@ pub async fn a_completed_operation_stays_completed<S: Subject>(f: Fixture<S>) {
     );
 }
 
-/// The window begins when the operation ends, not when it began.
-pub async fn the_window_begins_at_the_end<S: Subject>(f: Fixture<S>) {
+/// The window starts when the attempt completes, not when it starts.
+pub async fn the_replay_window_starts_at_completion<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.execute(first.clone()).await;
     f.clock.advance(LEASE / 2);

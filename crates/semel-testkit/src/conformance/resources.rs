@@ -1,4 +1,4 @@
-//! What an operation created, or may have: named by its holder, and found by that name.
+//! Resources that a record created or may have created, and lookup by them.
 
 use semel_core::{Completion, Held, Reserve, Resource, Status, Verdict};
 
@@ -12,7 +12,7 @@ fn resource(id: &str) -> Resource {
     }
 }
 
-/// A completion that created this, or nothing that has a name.
+/// A completion that created this resource, or none.
 fn created(id: Option<&str>) -> Completion {
     Completion {
         resource: id.map(resource),
@@ -21,7 +21,7 @@ fn created(id: Option<&str>) -> Completion {
 }
 
 impl<S: Subject> Fixture<S> {
-    /// A record that is unknown and may have created this.
+    /// An unknown record that may have created this resource.
     async fn lost_with(&self, request: Reserve, id: Option<&str>) -> semel_core::Fence {
         let grant = self.execute(request).await;
         let resource = id.map(resource);
@@ -40,8 +40,8 @@ impl<S: Subject> Fixture<S> {
     }
 }
 
-/// A completed operation is found by what it created, byte for byte.
-pub async fn a_completed_operation_is_found_by_its_resource<S: Subject>(f: Fixture<S>) {
+/// A completed record is found by its resource, byte for byte.
+pub async fn a_completed_record_is_found_by_its_resource<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.execute(first.clone()).await;
     assert_eq!(f.creator("pay_1").await, None);
@@ -55,9 +55,8 @@ pub async fn a_completed_operation_is_found_by_its_resource<S: Subject>(f: Fixtu
     }
 }
 
-/// An unknown operation is found by what it may have created, until somebody resolved it and
-/// after that.
-pub async fn an_unknown_operation_is_found_by_its_resource<S: Subject>(f: Fixture<S>) {
+/// An unknown record is found by the resource that it may have created, also after it is resolved.
+pub async fn an_unknown_record_is_found_by_its_resource<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let fence = f.lost_with(first.clone(), Some("pay_1")).await;
     assert_eq!(f.creator("pay_1").await, Some(first.id));
@@ -67,7 +66,7 @@ pub async fn an_unknown_operation_is_found_by_its_resource<S: Subject>(f: Fixtur
     assert_eq!(f.creator("pay_1").await, Some(first.id));
 }
 
-/// Where two operations name one resource, the newer one is found, whatever their states.
+/// Where two records name one resource, the newer one is found, whatever their states.
 pub async fn the_newest_creator_of_a_resource_is_found<S: Subject>(f: Fixture<S>) {
     let older = request("older");
     let newer = request("newer");
@@ -83,8 +82,8 @@ pub async fn the_newest_creator_of_a_resource_is_found<S: Subject>(f: Fixture<S>
     assert_eq!(f.creator("pay_1").await, Some(newest.id));
 }
 
-/// A tombstone is found by what it created, and what is purged is not.
-pub async fn a_resource_is_found_as_long_as_its_record<S: Subject>(f: Fixture<S>) {
+/// A tombstone is found by its resource; a purged record is not.
+pub async fn a_resource_is_found_until_its_record_is_purged<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.execute(first.clone()).await;
     f.complete(grant.fence, created(Some("pay_1"))).await;
@@ -97,8 +96,8 @@ pub async fn a_resource_is_found_as_long_as_its_record<S: Subject>(f: Fixture<S>
     assert_eq!(f.creator("pay_1").await, None);
 }
 
-/// A verdict that does not know what was created leaves what the holder named; one that does
-/// replaces it.
+/// A verdict without a resource keeps the one that the holder named; one with a resource replaces
+/// it.
 pub async fn a_named_resource_survives_a_verdict_without_one<S: Subject>(f: Fixture<S>) {
     for (name, found, expected) in [
         ("kept", None, "pay_kept"),
@@ -117,7 +116,7 @@ pub async fn a_named_resource_survives_a_verdict_without_one<S: Subject>(f: Fixt
     assert_eq!(f.creator("pay_replaced").await, None);
 }
 
-/// What an earlier attempt named is kept by a later one that names nothing.
+/// A later attempt that names no resource keeps the earlier one.
 pub async fn a_named_resource_survives_a_later_loss_without_one<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let one = f.lost_with(first.clone(), Some("pay_1")).await;
@@ -135,8 +134,8 @@ pub async fn a_named_resource_survives_a_later_loss_without_one<S: Subject>(f: F
     assert_eq!(f.creator("pay_2").await, None);
 }
 
-/// The holder's own completion says what was created, also where it says nothing.
-pub async fn a_late_completion_says_what_was_created<S: Subject>(f: Fixture<S>) {
+/// The holder's completion sets the resource, also to none.
+pub async fn a_late_completion_sets_its_resource<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let fence = f.lost_with(first.clone(), Some("pay_1")).await;
     assert_eq!(f.complete(fence, created(None)).await, Held::Applied);

@@ -1,4 +1,4 @@
-//! The end of what is remembered, and what is never forgotten.
+//! Retention: expiry, tombstones, purge and erasure.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const DELETE: Windows = Windows {
     ..WINDOWS
 };
 
-/// A tombstone remembers the fingerprint and the resource, and no response.
+/// A tombstone keeps the fingerprint and the resource, and no response.
 pub async fn expire_leaves_a_tombstone<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.execute(first.clone()).await;
@@ -40,8 +40,8 @@ pub async fn expire_leaves_a_tombstone<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// Where the windows keep no tombstone, nothing is left, and the key is new.
-pub async fn expire_deletes_where_no_tombstone_is_kept<S: Subject>(f: Fixture<S>) {
+/// Without a tombstone window the record is deleted, and the key is new.
+pub async fn expire_without_a_tombstone_deletes_the_record<S: Subject>(f: Fixture<S>) {
     for name in ["completed", "released"] {
         let first = with_policy(&request(name), kept_for(DELETE));
         if name == "completed" {
@@ -58,9 +58,9 @@ pub async fn expire_deletes_where_no_tombstone_is_kept<S: Subject>(f: Fixture<S>
     }
 }
 
-/// Without tombstones a mistake would be final: an open window stays, and so does a key that
-/// was retryable, ran out, and is at work again.
-pub async fn expire_deletes_nothing_that_is_open_or_under_way_again<S: Subject>(f: Fixture<S>) {
+/// Without tombstones a mistake is final: `expire` keeps a record with an open window, and one that
+/// was retryable, ended, and executes again.
+pub async fn expire_keeps_records_that_are_open_or_executing_again<S: Subject>(f: Fixture<S>) {
     let policy = kept_for(DELETE);
     let retried = with_policy(&request("retried"), policy.clone());
     f.released(retried.clone()).await;
@@ -77,13 +77,13 @@ pub async fn expire_deletes_nothing_that_is_open_or_under_way_again<S: Subject>(
     assert_eq!(again.fence.attempt, 2);
 }
 
-/// A window that is over is over before the sweeper came: reject, or begin anew.
-pub async fn a_window_that_is_over_counts_before_the_sweeper_came<S: Subject>(f: Fixture<S>) {
+/// An ended window applies before `expire` runs: the policy rejects or executes anew.
+pub async fn an_ended_window_applies_before_expire_runs<S: Subject>(f: Fixture<S>) {
     begins_anew(&f, false).await;
 }
 
-/// A tombstone is refused or begun anew as the policy says.
-pub async fn a_tombstone_is_refused_or_begun_anew<S: Subject>(f: Fixture<S>) {
+/// The policy decides whether a tombstone is refused or executes anew.
+pub async fn a_tombstone_is_refused_or_executes_anew<S: Subject>(f: Fixture<S>) {
     begins_anew(&f, true).await;
 }
 
@@ -115,8 +115,8 @@ async fn begins_anew<S: Subject>(f: &Fixture<S>, swept: bool) {
     );
 }
 
-/// What runs or may have happened is never pruned, however old, whatever its windows.
-pub async fn what_is_unfinished_is_never_pruned<S: Subject>(f: Fixture<S>) {
+/// A record in progress or unknown is never pruned, whatever its age and windows.
+pub async fn unfinished_records_are_never_pruned<S: Subject>(f: Fixture<S>) {
     let short = Windows {
         replay: TICK,
         body: Duration::ZERO,
@@ -126,28 +126,28 @@ pub async fn what_is_unfinished_is_never_pruned<S: Subject>(f: Fixture<S>) {
     eager.on_expired = OnExpired::Execute;
     let running = with_policy(&request("running"), eager.clone());
     let lost = with_policy(&request("lost"), eager.clone());
-    let set_aside = with_policy(&request("set aside"), eager.clone());
+    let dead_lettered = with_policy(&request("set aside"), eager.clone());
     f.execute(running.clone()).await;
     f.lost(lost.clone()).await;
-    let grant = f.lost(set_aside.clone()).await;
+    let grant = f.lost(dead_lettered.clone()).await;
     f.dead_letter(grant.fence, "person".into()).await;
     let mut before = Vec::new();
-    for asked in [&running, &lost, &set_aside] {
+    for asked in [&running, &lost, &dead_lettered] {
         before.push(f.record(asked.id).await);
     }
     f.clock.advance(Duration::from_hours(24 * 365 * 20));
     assert_eq!(f.expire(MAX_BATCH).await, 0);
     assert_eq!(f.drop_bodies(MAX_BATCH).await, 0);
     assert_eq!(f.purge(MAX_BATCH).await, 0);
-    for (asked, before) in [&running, &lost, &set_aside].into_iter().zip(before) {
+    for (asked, before) in [&running, &lost, &dead_lettered].into_iter().zip(before) {
         assert!(!f.erase(asked.id).await);
         assert_eq!(f.record(asked.id).await, before);
         f.unknown(again(asked)).await;
     }
 }
 
-/// A record that is open is not pruned with those that are over.
-pub async fn what_is_open_is_not_pruned<S: Subject>(f: Fixture<S>) {
+/// A record within its window is not pruned with those that ended.
+pub async fn records_within_their_window_are_not_pruned<S: Subject>(f: Fixture<S>) {
     let old = request("old");
     f.completed(old.clone(), "old").await;
     f.clock.advance(WINDOWS.replay);
@@ -159,8 +159,8 @@ pub async fn what_is_open_is_not_pruned<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.purge(10).await, 0);
 }
 
-/// Each call of retention does as much as it was asked to and no more.
-pub async fn retention_keeps_its_limits<S: Subject>(f: Fixture<S>) {
+/// Each retention call processes at most its limit.
+pub async fn retention_respects_its_batch_limits<S: Subject>(f: Fixture<S>) {
     let windows = Windows {
         body: LEASE,
         ..WINDOWS
@@ -192,8 +192,8 @@ pub async fn retention_keeps_its_limits<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.purge(10).await, 3);
 }
 
-/// A body that lives as long as the replay window is never dropped alone.
-pub async fn a_body_as_long_as_the_window_is_not_dropped<S: Subject>(f: Fixture<S>) {
+/// A body with the length of the replay window is never dropped alone.
+pub async fn a_body_kept_for_the_whole_window_is_not_dropped<S: Subject>(f: Fixture<S>) {
     for (name, body) in [("equal", WINDOWS.replay), ("longer", WINDOWS.replay * 2)] {
         let first = with_policy(&request(name), kept_for(Windows { body, ..WINDOWS }));
         f.completed(first.clone(), "paid").await;
@@ -208,8 +208,9 @@ pub async fn a_body_as_long_as_the_window_is_not_dropped<S: Subject>(f: Fixture<
     }
 }
 
-/// Erasing removes what could name a person, and the answer is still that it happened.
-pub async fn erase_removes_the_content_and_keeps_the_fact<S: Subject>(f: Fixture<S>) {
+/// Erasing removes what could identify a person; a retry still learns that the request was
+/// executed.
+pub async fn erase_removes_the_content_and_keeps_the_record<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.execute(first.clone()).await;
     f.advance(grant.fence, point("charged", b"card")).await;
@@ -229,8 +230,8 @@ pub async fn erase_removes_the_content_and_keeps_the_fact<S: Subject>(f: Fixture
     assert_eq!((record.recovery, record.updated_at), (None, f.now()));
 }
 
-/// Only what is completed can be erased: the rest has no response, and may be needed.
-pub async fn erase_touches_only_what_is_completed<S: Subject>(f: Fixture<S>) {
+/// Only a completed record can be erased: others have no response, and may be needed.
+pub async fn erase_changes_only_completed_records<S: Subject>(f: Fixture<S>) {
     let tombstone = f.completed(request("tombstone"), "old").await;
     f.clock.advance(WINDOWS.replay);
     f.expire(10).await;

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use semel_core::store::{MAX_BATCH, Which};
+use semel_core::store::{MAX_BATCH, OperationFilter};
 use semel_core::{
     Event, Fence, Fingerprint, Fingerprints, OnExpired, OperationId, Policy, Reserve, Stale,
     Timestamp, Verdict, Windows,
@@ -18,23 +18,23 @@ use super::fixture::{
     not_executed, point, policy, request, verdict, with_policy,
 };
 use super::{Fixture, Subject};
-use crate::twin::{Batch, Twin};
+use crate::model::{Batch, StoreAndModel};
 
-/// How to bring records into a state, once attempt 2 runs and holds a recovery point.
-enum Way {
+/// A step that brings records into a state, after attempt 2 started and set a recovery point.
+enum SetupStep {
     Do(fn(Fence) -> Event),
     Pass(Duration),
     Run(Batch),
 }
 
 macro_rules! states {
-    ($($(#[$doc:meta])* $name:ident, $policy:expr, [$($way:expr),* $(,)?];)*) => {
+    ($($(#[$doc:meta])* $name:ident, $policy:expr, [$($step:expr),* $(,)?];)*) => {
         $($(#[$doc])*
         pub async fn $name<S: Subject>(fixture: Fixture<S>) {
-            use Way::{Do, Pass, Run};
-            #[allow(unused, reason = "a state may need no further way")]
+            use SetupStep::{Do, Pass, Run};
+            #[allow(unused, reason = "a state may need no further step")]
             let _ = (Do, Pass, Run);
-            every_verb(fixture, &$policy, &[$($way),*]).await;
+            every_verb(fixture, &$policy, &[$($step),*]).await;
         })*
     };
 }
@@ -42,43 +42,43 @@ macro_rules! states {
 states! {
     /// A fresh lease.
     every_verb_on_in_progress, policy(), [];
-    /// A lease that is over, and nobody noticed.
-    every_verb_on_in_progress_with_the_lease_over, policy(), [Pass(LEASE)];
-    /// A fresh lease on what can be resumed.
+/// An expired lease before a sweep.
+    every_verb_on_in_progress_after_lease_expiry, policy(), [Pass(LEASE)];
+/// A fresh lease on a resumable record.
     every_verb_on_resumable, resumable(), [];
-    /// What can be resumed, and waits for somebody to do so.
-    every_verb_on_resumable_with_the_lease_over, resumable(), [Pass(LEASE)];
-    /// What can be resumed, and waited long enough.
-    every_verb_on_resumable_past_its_time, resumable(), [Pass(LEASE), Pass(RESUME_WITHIN)];
+/// Resumable, after its lease and before its resume deadline.
+    every_verb_on_resumable_after_lease_expiry, resumable(), [Pass(LEASE)];
+/// Resumable, after its resume deadline.
+    every_verb_on_resumable_after_resume_deadline, resumable(), [Pass(LEASE), Pass(RESUME_WITHIN)];
     /// A response that can be replayed.
     every_verb_on_completed, policy(), [Do(complete)];
-    /// A response whose window is over, and nobody noticed.
-    every_verb_on_completed_with_the_window_over, policy(), [Do(complete), Pass(WINDOWS.replay)];
-    /// A response whose body is due to go.
-    every_verb_on_completed_with_the_body_over, kept_for(SHORT_BODY), [Do(complete), Pass(HOUR)];
-    /// A response whose body went.
+/// A response after its replay window, before `expire`.
+    every_verb_on_completed_after_replay_window, policy(), [Do(complete), Pass(WINDOWS.replay)];
+/// A response after its body's window.
+    every_verb_on_completed_after_body_expiry, kept_for(SHORT_BODY), [Do(complete), Pass(HOUR)];
+/// A response without its body.
     every_verb_on_completed_without_body, kept_for(SHORT_BODY),
         [Do(complete), Pass(HOUR), Run(Batch::DropBodies)];
     /// Proven not to have executed.
     every_verb_on_failed_retryable, policy(), [Do(release)];
     /// Proven not to have executed, long ago.
-    every_verb_on_failed_retryable_with_the_window_over, policy(),
+    every_verb_on_failed_retryable_after_replay_window, policy(),
         [Do(release), Pass(WINDOWS.replay)];
     /// May have executed; reconciliation is due.
     every_verb_on_unknown_due, policy(), [Do(mark_unknown)];
-    /// May have executed; somebody is looking.
+/// Unknown, with a reconcile attempt scheduled.
     every_verb_on_unknown_not_due, policy(),
-        [Do(mark_unknown), Run(Batch::ClaimDue(Which::All, BACKOFF)), Pass(TICK)];
-    /// May have executed; a person is looking.
+        [Do(mark_unknown), Run(Batch::ClaimDue(OperationFilter::All, BACKOFF)), Pass(TICK)];
+    /// May have executed; a dead letter.
     every_verb_on_unknown_dead_lettered, policy(), [Do(mark_unknown), Do(dead_letter), Pass(TICK)];
     /// A tombstone.
     every_verb_on_expired, policy(), [Do(complete), Pass(WINDOWS.replay), Run(Batch::Expire)];
-    /// A tombstone whose own time is over.
-    every_verb_on_expired_past_its_purge, policy(),
+    /// A tombstone that may be purged.
+    every_verb_on_expired_after_purge_time, policy(),
         [Do(complete), Pass(WINDOWS.replay), Run(Batch::Expire), Pass(TOMBSTONE)];
-    /// A record that was there and went.
+    /// A record that was evicted.
     every_verb_on_evicted, policy(), [Do(evict)];
-    /// A record that expired and left nothing.
+    /// A record that expired without a tombstone.
     every_verb_on_deleted, kept_for(NO_TOMBSTONE), [Do(complete), Pass(WINDOWS.replay), Run(Batch::Expire)];
 }
 
@@ -116,7 +116,7 @@ fn dead_letter(fence: Fence) -> Event {
     Event::DeadLetter(fence, "tries_used_up".into())
 }
 
-/// Everything a holder, a reconciler or an operator may say of one record.
+/// Every write of a holder, a reconciler or an operator to one record.
 const SAYINGS: [fn(Fence) -> Event; 15] = [
     complete,
     |fence| Event::Complete(fence, completion("declined")),
@@ -181,11 +181,11 @@ fn questions(first: &Reserve) -> Vec<Reserve> {
     all
 }
 
-async fn every_verb<S: Subject>(fixture: Fixture<S>, policy: &Policy, ways: &[Way]) {
-    let mut twin = Twin::new(fixture);
+async fn every_verb<S: Subject>(fixture: Fixture<S>, policy: &Policy, setup: &[SetupStep]) {
+    let mut pair = StoreAndModel::new(fixture);
     let asked = questions(&request("count")).len();
     let requests = requests(policy, "verb", asked + 4 * SAYINGS.len());
-    bring(&mut twin, &requests, ways).await;
+    bring(&mut pair, &requests, setup).await;
 
     let steps = requests.iter().enumerate().map(|(place, first)| {
         let right = Fence {
@@ -216,22 +216,22 @@ async fn every_verb<S: Subject>(fixture: Fixture<S>, policy: &Policy, ways: &[Wa
         (fence.id, SAYINGS[place / 4](fence))
     });
     let steps = steps.collect();
-    twin.steps(steps).await;
-    twin.verify_all().await;
+    pair.steps(steps).await;
+    pair.verify_all().await;
 
     let batches = [
         Batch::Sweep,
         Batch::ClaimAbandoned("create_payment".into(), "completer-1".into(), LEASE),
-        Batch::ClaimDue(Which::All, BACKOFF),
+        Batch::ClaimDue(OperationFilter::All, BACKOFF),
         Batch::Expire,
         Batch::DropBodies,
         Batch::Purge,
     ];
     for (place, batch) in batches.iter().enumerate() {
         let fresh = self::requests(policy, &format!("batch-{place}"), 1);
-        bring(&mut twin, &fresh, ways).await;
-        twin.batch(batch, MAX_BATCH).await;
-        twin.verify_all().await;
+        bring(&mut pair, &fresh, setup).await;
+        pair.batch(batch, MAX_BATCH).await;
+        pair.verify_all().await;
     }
 }
 
@@ -246,8 +246,8 @@ fn requests(policy: &Policy, name: &str, count: usize) -> Vec<Reserve> {
 }
 
 /// Brings records into a state, all at once: attempt 1 leaves a recovery point and is
-/// released, attempt 2 goes the ways.
-async fn bring<S: Subject>(twin: &mut Twin<S>, requests: &[Reserve], ways: &[Way]) {
+/// released, attempt 2 goes the steps.
+async fn bring<S: Subject>(pair: &mut StoreAndModel<S>, requests: &[Reserve], steps: &[SetupStep]) {
     let at = |attempt| {
         move |request: &Reserve| Fence {
             id: request.id,
@@ -260,22 +260,22 @@ async fn bring<S: Subject>(twin: &mut Twin<S>, requests: &[Reserve], ways: &[Way
             .map(|r| (r.id, event(r)))
             .collect::<Vec<_>>()
     };
-    twin.steps(all(&|r| Event::Reserve(r.clone()))).await;
-    twin.steps(all(&|r| {
+    pair.steps(all(&|r| Event::Reserve(r.clone()))).await;
+    pair.steps(all(&|r| {
         Event::Advance(at(1)(r), point("created", b"pay_1"))
     }))
     .await;
-    twin.steps(all(&|r| release(at(1)(r)))).await;
-    twin.clock().advance(TICK);
-    twin.steps(all(&|r| Event::Reserve(again(r)))).await;
-    for way in ways {
-        match way {
-            Way::Do(event) => {
-                twin.steps(all(&|r| event(at(2)(r)))).await;
+    pair.steps(all(&|r| release(at(1)(r)))).await;
+    pair.clock().advance(TICK);
+    pair.steps(all(&|r| Event::Reserve(again(r)))).await;
+    for step in steps {
+        match step {
+            SetupStep::Do(event) => {
+                pair.steps(all(&|r| event(at(2)(r)))).await;
             }
-            Way::Pass(time) => twin.clock().advance(*time),
-            Way::Run(batch) => {
-                twin.batch(batch, MAX_BATCH).await;
+            SetupStep::Pass(time) => pair.clock().advance(*time),
+            SetupStep::Run(batch) => {
+                pair.batch(batch, MAX_BATCH).await;
             }
         }
     }

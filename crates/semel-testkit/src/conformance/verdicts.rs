@@ -1,4 +1,4 @@
-//! What reconciliation decides, and about which attempt.
+//! Verdicts of reconciliation, each about one attempt.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn verdicts(fence: semel_core::Fence, f: semel_core::Timestamp) -> [Resolve; 3] 
     ]
 }
 
-/// It happened: retries are given what was found.
+/// Retries get the response that reconciliation found.
 pub async fn a_verdict_of_completed_is_replayed<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
@@ -32,8 +32,8 @@ pub async fn a_verdict_of_completed_is_replayed<S: Subject>(f: Fixture<S>) {
     assert_eq!(record.updated_at, f.now());
 }
 
-/// It did not happen: the next request executes as the next attempt.
-pub async fn a_verdict_of_not_executed_lets_the_next_attempt_in<S: Subject>(f: Fixture<S>) {
+/// The next request executes the next attempt.
+pub async fn a_verdict_of_not_executed_allows_the_next_attempt<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
     assert_eq!(
@@ -46,8 +46,8 @@ pub async fn a_verdict_of_not_executed_lets_the_next_attempt_in<S: Subject>(f: F
     assert_eq!(f.execute(again(&first)).await.fence.attempt, 2);
 }
 
-/// Nobody knows yet: the next look is moved, and the looks already taken are counted.
-pub async fn still_unknown_reschedules_and_keeps_count<S: Subject>(f: Fixture<S>) {
+/// The next reconcile attempt is moved, and earlier ones stay counted.
+pub async fn a_verdict_of_still_unknown_reschedules_and_keeps_count<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
     assert_eq!(f.claim_due(10).await.len(), 1);
@@ -68,8 +68,8 @@ pub async fn still_unknown_reschedules_and_keeps_count<S: Subject>(f: Fixture<S>
     assert_eq!(unresolved(&claimed[0]).reconcile_attempts, 2);
 }
 
-/// A verdict may come from a person after the dead letters.
-pub async fn a_dead_lettered_operation_can_be_resolved<S: Subject>(f: Fixture<S>) {
+/// An operator can resolve a dead-lettered record.
+pub async fn a_dead_lettered_record_can_be_resolved<S: Subject>(f: Fixture<S>) {
     for (place, name) in ["completed", "not executed", "still unknown"]
         .iter()
         .enumerate()
@@ -79,8 +79,8 @@ pub async fn a_dead_lettered_operation_can_be_resolved<S: Subject>(f: Fixture<S>
         f.dead_letter(grant.fence, "person".into()).await;
         let since = unresolved(&f.record(first.id).await).dead_lettered_at;
         f.clock.advance(TICK);
-        let said = verdicts(grant.fence, f.now())[place].clone();
-        assert_eq!(f.resolve(said).await, Resolution::Applied, "{name}");
+        let given = verdicts(grant.fence, f.now())[place].clone();
+        assert_eq!(f.resolve(given).await, Resolution::Applied, "{name}");
         if place == 2 {
             let record = f.record(first.id).await;
             assert_eq!(unresolved(&record).dead_lettered_at, since);
@@ -92,7 +92,7 @@ pub async fn a_dead_lettered_operation_can_be_resolved<S: Subject>(f: Fixture<S>
     }
 }
 
-/// A verdict on attempt 1 says nothing about attempt 2, however alike they look.
+/// A verdict on attempt 1 does not apply to attempt 2.
 pub async fn a_verdict_on_an_older_attempt_is_refused<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let one = f.lost(first.clone()).await;
@@ -101,8 +101,8 @@ pub async fn a_verdict_on_an_older_attempt_is_refused<S: Subject>(f: Fixture<S>)
     f.mark_unknown(two.fence).await;
     let record = f.record(first.id).await;
     f.clock.advance(TICK);
-    for said in verdicts(one.fence, f.now()) {
-        assert_eq!(f.resolve(said).await, refused_by(&record));
+    for given in verdicts(one.fence, f.now()) {
+        assert_eq!(f.resolve(given).await, refused_by(&record));
     }
     assert_eq!(
         f.dead_letter(one.fence, "late".into()).await,
@@ -115,7 +115,7 @@ pub async fn a_verdict_on_an_older_attempt_is_refused<S: Subject>(f: Fixture<S>)
     );
 }
 
-/// Only what is unknown can be resolved or set aside.
+/// Only an unknown record can be resolved or dead-lettered.
 pub async fn a_verdict_on_anything_but_unknown_is_refused<S: Subject>(f: Fixture<S>) {
     let expired = f.completed(request("expired"), "old").await;
     f.clock.advance(super::fixture::WINDOWS.replay);
@@ -127,9 +127,9 @@ pub async fn a_verdict_on_anything_but_unknown_is_refused<S: Subject>(f: Fixture
     let released = f.released(request("released")).await;
     for grant in [expired, silent, running, completed, released] {
         let record = f.record(grant.fence.id).await;
-        for said in verdicts(grant.fence, f.now()) {
+        for given in verdicts(grant.fence, f.now()) {
             assert_eq!(
-                f.resolve(said).await,
+                f.resolve(given).await,
                 refused_by(&record),
                 "{:?}",
                 record.state
@@ -143,7 +143,7 @@ pub async fn a_verdict_on_anything_but_unknown_is_refused<S: Subject>(f: Fixture
     }
 }
 
-/// The second verdict comes too late, whatever it says.
+/// A second verdict is refused, also an equal one.
 pub async fn the_first_verdict_stands<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
@@ -158,8 +158,8 @@ pub async fn the_first_verdict_stands<S: Subject>(f: Fixture<S>) {
     assert_eq!(f.record(first.id).await, record);
 }
 
-/// What waits for a person is not polled, and since when it waits does not change.
-pub async fn a_dead_letter_leaves_polling_and_keeps_its_first_instant<S: Subject>(f: Fixture<S>) {
+/// A dead letter is not claimed any more, and its time does not change.
+pub async fn a_dead_letter_is_not_polled_and_keeps_its_first_time<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
     f.clock.advance(TICK);
@@ -176,8 +176,8 @@ pub async fn a_dead_letter_leaves_polling_and_keeps_its_first_instant<S: Subject
     assert!(f.unknown(again(&first)).await.dead_lettered);
 }
 
-/// A new attempt that is lost begins its looks anew and waits for nobody.
-pub async fn a_new_attempt_starts_with_no_looks_taken<S: Subject>(f: Fixture<S>) {
+/// A new attempt that is lost starts without reconcile attempts and without a dead letter.
+pub async fn a_new_attempt_starts_with_no_reconcile_attempts<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let one = f.lost(first.clone()).await;
     f.claim_due(10).await;

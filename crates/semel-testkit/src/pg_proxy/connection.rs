@@ -1,4 +1,4 @@
-//! One connection: what a client says, what the server answers, and what comes between.
+//! One proxied connection.
 
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -31,7 +31,7 @@ pub(super) async fn run(client: TcpStream, server: TcpStream, number: usize, sha
     }
 }
 
-/// The messages before the letters begin. Says whether a conversation follows.
+/// Forwards the startup messages. Returns whether a session follows.
 async fn begin(
     from_client: &mut BufReader<OwnedReadHalf>,
     to_client: &mut OwnedWriteHalf,
@@ -80,8 +80,8 @@ async fn forward(
     Ok(())
 }
 
-/// From the server to the client. While a plan waits for an answer, answers are forwarded whole,
-/// when the server is ready for the next question.
+/// From the server to the client. While a plan waits for a reply, replies are forwarded only when
+/// they are complete.
 async fn answer(
     mut from: BufReader<OwnedReadHalf>,
     mut to: OwnedWriteHalf,
@@ -121,14 +121,14 @@ async fn answer(
     Ok(())
 }
 
-/// What the server has said since it was last ready.
+/// The server's messages since its last `ReadyForQuery`.
 #[derive(Default)]
 struct Answer {
     kept_back: Vec<u8>,
     tags: Vec<String>,
     failed: bool,
     committed: bool,
-    /// The server waits for the client, in the middle of an answer.
+    /// The server waits for the client in the middle of a reply.
     wants_data: bool,
 }
 
@@ -148,8 +148,7 @@ impl Answer {
         }
     }
 
-    /// What goes wrong now that the whole answer is here. An answer that says that it failed
-    /// is no moment: nothing was committed.
+    /// The action for a complete reply. An error reply triggers nothing: nothing was committed.
     fn fires(&self, batch: &Batch, shared: &Shared) -> Option<super::Action> {
         if self.failed {
             return None;
@@ -162,7 +161,7 @@ impl Answer {
             }
             Point::Completed(_) if !self.committed => 0,
             Point::Completed(tag) => {
-                let begins = |said: &&String| said.starts_with(tag);
+                let begins = |completed: &&String| completed.starts_with(tag);
                 self.tags.iter().filter(begins).count()
             }
         })

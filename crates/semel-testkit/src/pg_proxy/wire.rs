@@ -23,7 +23,7 @@ pub(super) struct Message {
     pub(super) bytes: Vec<u8>,
 }
 
-/// What a client has asked for, and has no answer to yet.
+/// Requests of a client without a reply yet.
 #[derive(Debug, Default)]
 pub(super) struct Asked {
     /// SQL by the name of a prepared statement.
@@ -32,17 +32,17 @@ pub(super) struct Asked {
     portals: HashMap<Vec<u8>, Arc<str>>,
     /// Not yet closed by a Sync.
     open: Batch,
-    /// Each of these is answered by one `ReadyForQuery`, in order.
+    /// Each of these ends with one `ReadyForQuery`, in order.
     closed: VecDeque<Batch>,
 }
 
-/// What is asked up to one Sync, or in one simple query.
+/// The statements up to one Sync, or of one simple query.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Batch {
     /// The SQL of everything that is executed in it, in order.
     pub(super) executed: Vec<Arc<str>>,
     begun: bool,
-    /// The client wants answers before it goes on.
+    /// The client waits for replies before it continues.
     flushed: bool,
 }
 
@@ -99,9 +99,9 @@ async fn read_rest(from: &mut (impl AsyncRead + Unpin), bytes: &mut Vec<u8>) -> 
 }
 
 impl Asked {
-    /// Takes note of a client's message; says which SQL it executes, if it does.
+    /// Tracks a client's message; returns the SQL that it executes, if any.
     pub(super) fn note(&mut self, message: &Message) -> Option<Arc<str>> {
-        // A password is part of the startup, whose answers nobody keeps back.
+        // A password is part of the startup, whose replies are never held back.
         self.open.begun |= message.kind != b'p';
         let mut texts = message.texts();
         let mut next = || texts.next().unwrap_or_default().to_vec();
@@ -133,7 +133,7 @@ impl Asked {
                 self.close();
                 Some(sql)
             }
-            // Close: a letter before the name says what.
+            // Close: the letter before the name says whether it is a statement or a portal.
             b'C' => {
                 let named = next();
                 match named.split_first() {
@@ -165,8 +165,7 @@ impl Asked {
         self.closed.pop_front()
     }
 
-    /// Whether what the server says now belongs to an answer that may be kept back: the client
-    /// waits for nothing sooner than its end.
+    /// Whether the current reply may be held back: the client does not wait for a part of it.
     pub(super) fn may_keep_back(&self) -> bool {
         let batch = self.closed.front().unwrap_or(&self.open);
         batch.begun && !batch.flushed
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_wants_its_answer_now() {
+    fn a_flush_forbids_keeping_answers_back() {
         let mut asked = Asked::default();
         asked.note(&message(b'P', b"\0SELECT\0"));
         asked.note(&message(b'H', b""));

@@ -1,23 +1,25 @@
-//! A notice as JSON. Whoever reads the inbox table can read it, too.
+//! A notice as JSON, readable in the inbox table.
 
 use bytes::Bytes;
 use semel_core::{Key, Response};
 use serde::{Deserialize, Serialize};
 
-use super::{About, Notice, Says};
+use super::{Notice, NoticeTarget, NoticeVerdict};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Serialize, Deserialize)]
 struct Stored {
-    about: StoredAbout,
-    says: StoredSays,
+    #[serde(rename = "about")]
+    target: StoredTarget,
+    #[serde(rename = "says")]
+    verdict: StoredVerdict,
     evidence: Data,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum StoredAbout {
+enum StoredTarget {
     Operation(String),
     Key {
         tenant: Box<str>,
@@ -29,7 +31,7 @@ enum StoredAbout {
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum StoredSays {
+enum StoredVerdict {
     Completed {
         status: u16,
         headers: Vec<(Box<str>, Data)>,
@@ -39,7 +41,7 @@ enum StoredSays {
     NotExecuted,
 }
 
-/// Text where it is text, which it nearly always is; else the bytes.
+/// A string if the bytes are UTF-8, else an array of bytes.
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum Data {
@@ -49,21 +51,21 @@ enum Data {
 
 pub(super) fn write(notice: &Notice) -> Bytes {
     let stored = Stored {
-        about: match &notice.about {
-            About::Operation(id) => StoredAbout::Operation(id.to_string()),
-            About::Key {
+        target: match &notice.target {
+            NoticeTarget::Operation(id) => StoredTarget::Operation(id.to_string()),
+            NoticeTarget::Key {
                 tenant,
                 key,
                 operations,
-            } => StoredAbout::Key {
+            } => StoredTarget::Key {
                 tenant: tenant.clone(),
                 key: key.as_str().into(),
                 operations: operations.clone(),
             },
-            About::Resource(id) => StoredAbout::Resource(id.clone()),
+            NoticeTarget::Resource(id) => StoredTarget::Resource(id.clone()),
         },
-        says: match &notice.says {
-            Says::Completed(response) => StoredSays::Completed {
+        verdict: match &notice.verdict {
+            NoticeVerdict::Completed(response) => StoredVerdict::Completed {
                 status: response.status,
                 headers: response
                     .headers
@@ -73,38 +75,38 @@ pub(super) fn write(notice: &Notice) -> Bytes {
                 body: response.body.as_ref().map(Data::from),
                 schema_version: response.schema_version,
             },
-            Says::NotExecuted => StoredSays::NotExecuted,
+            NoticeVerdict::NotExecuted => StoredVerdict::NotExecuted,
         },
         evidence: (&notice.evidence).into(),
     };
-    // Strings, numbers and lists of them always have a JSON form; and what is empty would be
-    // found unreadable, and reported, rather than taken for something.
+    // Strings, numbers and arrays of them always serialize. An empty message would be reported as
+    // unreadable.
     serde_json::to_vec(&stored).unwrap_or_default().into()
 }
 
 pub(super) fn read(stored: &[u8]) -> Result<Notice, Error> {
     let stored: Stored = serde_json::from_slice(stored)?;
     Ok(Notice {
-        about: match stored.about {
-            StoredAbout::Operation(id) => About::Operation(id.parse()?),
-            StoredAbout::Key {
+        target: match stored.target {
+            StoredTarget::Operation(id) => NoticeTarget::Operation(id.parse()?),
+            StoredTarget::Key {
                 tenant,
                 key,
                 operations,
-            } => About::Key {
+            } => NoticeTarget::Key {
                 tenant,
                 key: Key::new(key)?,
                 operations,
             },
-            StoredAbout::Resource(id) => About::Resource(id),
+            StoredTarget::Resource(id) => NoticeTarget::Resource(id),
         },
-        says: match stored.says {
-            StoredSays::Completed {
+        verdict: match stored.verdict {
+            StoredVerdict::Completed {
                 status,
                 headers,
                 body,
                 schema_version,
-            } => Says::Completed(Response {
+            } => NoticeVerdict::Completed(Response {
                 status,
                 headers: headers
                     .into_iter()
@@ -113,7 +115,7 @@ pub(super) fn read(stored: &[u8]) -> Result<Notice, Error> {
                 body: body.map(Bytes::from),
                 schema_version,
             }),
-            StoredSays::NotExecuted => Says::NotExecuted,
+            StoredVerdict::NotExecuted => NoticeVerdict::NotExecuted,
         },
         evidence: stored.evidence.into(),
     })
@@ -144,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notices_lead_back() {
+    fn a_serialized_notice_parses_to_the_same_notice() {
         let response = Response {
             status: 201,
             headers: vec![
@@ -163,26 +165,26 @@ mod tests {
             body: Some(Bytes::new()),
             ..bodiless.clone()
         };
-        let key = About::Key {
+        let key = NoticeTarget::Key {
             tenant: "acme".into(),
             key: Key::new("k \"1\"").unwrap(),
             operations: vec!["pay".into(), "refund".into()],
         };
-        for about in [
-            About::Operation(OperationId::generate()),
+        for target in [
+            NoticeTarget::Operation(OperationId::generate()),
             key,
-            About::Resource("pay_1".into()),
+            NoticeTarget::Resource("pay_1".into()),
         ] {
-            for says in [
-                Says::Completed(response.clone()),
-                Says::Completed(bodiless.clone()),
-                Says::Completed(empty.clone()),
-                Says::NotExecuted,
+            for verdict in [
+                NoticeVerdict::Completed(response.clone()),
+                NoticeVerdict::Completed(bodiless.clone()),
+                NoticeVerdict::Completed(empty.clone()),
+                NoticeVerdict::NotExecuted,
             ] {
                 for evidence in [&b""[..], b"{}", b"\xff"] {
                     let notice = Notice {
-                        about: about.clone(),
-                        says: says.clone(),
+                        target: target.clone(),
+                        verdict: verdict.clone(),
                         evidence: Bytes::from_static(evidence),
                     };
                     let read = Notice::from_bytes(&notice.to_bytes()).unwrap();
@@ -193,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_notice_is_refused() {
+    fn bytes_that_are_not_a_notice_are_refused() {
         for stored in [
             "",
             "{}",
@@ -207,12 +209,12 @@ mod tests {
     #[test]
     fn neither_key_nor_content_shows_in_debug_output() {
         let notice = Notice {
-            about: About::Key {
+            target: NoticeTarget::Key {
                 tenant: "acme".into(),
                 key: Key::new("secret").unwrap(),
                 operations: vec![],
             },
-            says: Says::NotExecuted,
+            verdict: NoticeVerdict::NotExecuted,
             evidence: Bytes::from_static(b"secret"),
         };
         let shown = format!("{notice:?}");

@@ -1,44 +1,45 @@
-//! How an outbox stands, in gauges.
+//! Gauges of an outbox.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use semel_core::store::Result;
-use semel_core::{Chore, Clock, Outbox, chore};
+use semel_core::{BackgroundJob, Clock, Store, background_job};
 
 use crate::meters;
 
-/// Shows the backlog of an outbox. Apart from the relay: a backlog grows where no relay works.
+/// Exports the backlog of an outbox. A separate job, because the backlog grows while no relay
+/// runs.
 pub struct BacklogGauge<S> {
     store: S,
     clock: Arc<dyn Clock>,
 }
 
-impl<S: Outbox> BacklogGauge<S> {
-    /// Of this outbox, whose events are as old as this clock says.
+impl<S: Store> BacklogGauge<S> {
+    /// Measures this outbox; `clock` gives the age of its events.
     pub fn new(store: S, clock: Arc<dyn Clock>) -> Self {
         Self { store, clock }
     }
 
-    async fn show(&self) -> Result<bool> {
-        let backlog = self.store.backlog().await?;
-        meters::show_backlog(&backlog, self.clock.now());
+    async fn measure(&self) -> Result<bool> {
+        let backlog = self.store.outbox_backlog().await?;
+        meters::set_backlog_gauges(&backlog, self.clock.now());
         Ok(false)
     }
 }
 
-impl<S: Outbox> Chore for BacklogGauge<S> {
+impl<S: Store> BackgroundJob for BacklogGauge<S> {
     fn name(&self) -> &'static str {
         "outbox_measure"
     }
 
     fn every(&self) -> Duration {
-        // As often as the other gauges, and as Prometheus usually looks.
+        // As often as the other gauges.
         Duration::from_secs(10)
     }
 
-    fn round(&self) -> chore::Round<'_> {
-        Box::pin(self.show())
+    fn round(&self) -> background_job::Round<'_> {
+        Box::pin(self.measure())
     }
 }
 

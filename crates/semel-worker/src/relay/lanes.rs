@@ -1,18 +1,18 @@
-//! Who is next: events in the order of their aggregates.
+//! Claimed events in per-aggregate order: one lane per aggregate, one event in flight per lane.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher as _, RandomState};
 
 use semel_core::outbox::{EventId, Waiting};
 
-/// The hash of an aggregate. Two with one hash wait for each other, which harms nobody.
+/// The hash of an aggregate. Aggregates with the same hash share a lane, which is harmless.
 pub(super) type LaneId = u64;
 
-/// What was claimed and is not published yet, by aggregate.
+/// Claimed events that are not published yet, by aggregate.
 pub(super) struct Lanes<'a> {
     hasher: &'a RandomState,
     each: HashMap<LaneId, Lane>,
-    /// Lanes that are open and have somebody waiting.
+    /// Open lanes with queued events.
     ready: VecDeque<LaneId>,
     queued: usize,
 }
@@ -23,14 +23,14 @@ struct Lane {
     gate: Gate,
 }
 
-/// Whether the next event of a lane may go.
+/// Whether the next event of a lane may be published.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Gate {
     #[default]
     Open,
-    /// The one before is on its way.
+    /// The previous event is in flight.
     Busy,
-    /// The one before was refused, and the store has not been told yet.
+    /// The broker refused the previous event, and the store does not know yet.
     Shut,
 }
 
@@ -48,7 +48,7 @@ impl<'a> Lanes<'a> {
         self.queued
     }
 
-    /// Forgets who waits: the store knows them.
+    /// Drops the queued events; the next claim returns them.
     pub(super) fn clear(&mut self) {
         self.ready.clear();
         self.queued = 0;
@@ -58,14 +58,14 @@ impl<'a> Lanes<'a> {
         });
     }
 
-    /// What a claim returned takes the place of what waited: whatever is missing in it was
-    /// somebody else's meanwhile. `busy` are on their way, or wait for the store to be told.
+    /// Replaces the queues by a new claim: an event that is missing in it was claimed elsewhere
+    /// meanwhile. `busy` events are in flight, or wait to be written to the store.
     pub(super) fn refill(&mut self, claimed: Vec<Waiting>, busy: &HashSet<EventId>) {
         self.clear();
         for waiting in claimed {
             let id = self.hasher.hash_one(&*waiting.event.aggregate);
             let lane = self.each.entry(id).or_default();
-            // The claim may be older than the refusal, and then it has what comes after it.
+            // The claim may be older than the refusal, and then contains the events after it.
             if busy.contains(&waiting.event.id) || lane.gate == Gate::Shut {
                 continue;
             }
@@ -79,7 +79,7 @@ impl<'a> Lanes<'a> {
             .retain(|_, lane| lane.gate != Gate::Open || !lane.queue.is_empty());
     }
 
-    /// The next event of an open lane, which is busy from then on.
+    /// The next event of an open lane; the lane becomes busy.
     pub(super) fn next(&mut self) -> Option<(LaneId, Waiting)> {
         while let Some(id) = self.ready.pop_front() {
             if let Some(lane) = self.each.get_mut(&id)
@@ -93,7 +93,7 @@ impl<'a> Lanes<'a> {
         None
     }
 
-    /// The one before arrived, or the store knows what became of it.
+    /// Opens a lane: the previous event was confirmed, or the store knows of its refusal.
     pub(super) fn open(&mut self, id: LaneId) {
         if let Some(lane) = self.each.get_mut(&id) {
             if lane.queue.is_empty() {
@@ -105,7 +105,7 @@ impl<'a> Lanes<'a> {
         }
     }
 
-    /// The one before was refused: those after it wait for the store, and then come by a claim.
+    /// Shuts a lane after a refusal: a later claim returns the events behind it.
     pub(super) fn shut(&mut self, id: LaneId) {
         if let Some(lane) = self.each.get_mut(&id) {
             lane.gate = Gate::Shut;

@@ -1,7 +1,7 @@
-//! One round of the relay: claims, publishes and marks, all at once.
+//! One round of the relay: claims, publishes and marks events concurrently.
 //!
-//! Events are published side by side. The store is asked for one thing at a time beside that, in
-//! batches, so what it answers is never older than what it was last told.
+//! Events are published concurrently. Store calls run one at a time beside that, in batches, so an
+//! answer is never older than the last write.
 
 use std::any::Any;
 use std::collections::{HashSet, VecDeque};
@@ -14,94 +14,94 @@ use futures_util::FutureExt as _;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use semel_core::outbox::{EventId, Refused, Waiting};
 use semel_core::store::{MAX_BATCH, Result};
-use semel_core::{Error, Outbox, Sink};
+use semel_core::{Error, Sink, Store};
 use tokio::time::Instant;
 
 use super::lanes::{LaneId, Lanes};
 use super::{Relay, unavailable};
 use crate::meters::{RelayMeters, names};
 
-/// How long a round goes on claiming. A round is what a stopping process waits for.
+/// How long a round goes on claiming. A stopping process waits for the end of the round.
 const CLAIM_FOR: Duration = Duration::from_secs(1);
 
-/// This many confirmed events are worth a call of the store, while others are on their way.
+/// Confirmed events are marked in batches of this size while others are in flight.
 const MARK_CHUNK: usize = 256;
 
-/// Fewer are, too, after this: what is confirmed and not marked is repeated after a crash.
+/// Smaller batches are marked after this time: unmarked events are published again after a crash.
 const MARK_WITHIN: Duration = Duration::from_millis(100);
 
-/// One call of the store.
-type Call<'a> = Pin<Box<dyn Future<Output = Answer> + Send + 'a>>;
+/// One store call.
+type Call<'a> = Pin<Box<dyn Future<Output = CallResult> + Send + 'a>>;
 
-/// What the store said.
-enum Answer {
+/// The result of a store call.
+enum CallResult {
     Claimed(Instant, Result<Vec<Waiting>>),
     Marked(Vec<EventId>, Result<()>),
-    Told(Trouble, Result<()>),
+    Refused(RefusedEvent, Result<()>),
 }
 
-/// An event that the broker does not want.
-struct Trouble {
+/// An event that the broker refused.
+struct RefusedEvent {
     lane: LaneId,
     event: EventId,
     reason: Box<str>,
     last: bool,
 }
 
-/// How the publication of an event ended.
-struct Landed {
+/// The result of publishing one event.
+struct Published {
     lane: LaneId,
     waiting: Waiting,
     took: Duration,
     result: std::result::Result<(), Refused>,
 }
 
-/// What a round knows.
+/// The state of a round.
 struct Round<'a, S> {
     relay: &'a Relay<S>,
     meters: RelayMeters,
     lanes: Lanes<'a>,
-    /// Events on their way, and those that the store has not been told about.
+    /// Events in flight, and those whose result is not yet written to the store.
     busy: HashSet<EventId>,
-    flying: usize,
+    in_flight: usize,
     sent: Vec<EventId>,
     mark_at: Option<Instant>,
-    troubles: VecDeque<Trouble>,
+    refused: VecDeque<RefusedEvent>,
     claim_until: Instant,
-    /// When the last claim was asked for.
+    /// When the last claim started.
     claimed_at: Option<Instant>,
     /// Whether the last claim left some behind.
     more: bool,
     store_failed: bool,
-    /// Why nothing more is begun.
+    /// The first failure: no event or claim is started after it.
     failed: Option<Error>,
 }
 
-pub(super) async fn run<S: Outbox>(relay: &Relay<S>) -> Result<bool> {
+pub(super) async fn run<S: Store>(relay: &Relay<S>) -> Result<bool> {
     let mut round = Round::new(relay);
-    let mut flights = FuturesUnordered::new();
+    let mut publishing = FuturesUnordered::new();
     let mut call: Option<Call<'_>> = None;
     loop {
-        while let Some((lane, waiting)) = round.hand_out() {
-            flights.push(fly(&*relay.sink, lane, waiting));
+        while let Some((lane, waiting)) = round.next_event() {
+            publishing.push(publish(&*relay.sink, lane, waiting));
         }
         if call.is_none() {
-            call = round.ask();
+            call = round.next_call();
         }
-        if call.is_none() && flights.is_empty() {
+        if call.is_none() && publishing.is_empty() {
             return round.end();
         }
         let wake = round.wake_at(call.is_some());
         tokio::select! {
             biased;
-            answer = answer(&mut call) => {
+            result = call_result(&mut call) => {
                 call = None;
-                round.hear(answer);
+                round.apply(result);
             }
-            Some(landed) = flights.next() => round.land(landed),
+            Some(published) = publishing.next() => round.record_published(published),
             () = sleep_until(wake) => {
                 if round.out_of_time() {
-                    flights.clear();
+                    publishing.clear();
                     round.give_up();
                 }
             }
@@ -109,7 +109,7 @@ pub(super) async fn run<S: Outbox>(relay: &Relay<S>) -> Result<bool> {
     }
 }
 
-async fn answer(call: &mut Option<Call<'_>>) -> Answer {
+async fn call_result(call: &mut Option<Call<'_>>) -> CallResult {
     match call {
         Some(call) => call.await,
         None => pending().await,
@@ -123,19 +123,19 @@ async fn sleep_until(at: Option<Instant>) {
     }
 }
 
-/// One event on its way. A sink that panics does not want it, and the others go on.
-async fn fly(sink: &dyn Sink, lane: LaneId, waiting: Waiting) -> Landed {
+/// Publishes one event. A sink that panics has rejected the event; the others continue.
+async fn publish(sink: &dyn Sink, lane: LaneId, waiting: Waiting) -> Published {
     let began = Instant::now();
-    let publishing = async { sink.publish(&waiting.event).await };
-    let published = AssertUnwindSafe(publishing).catch_unwind().await;
-    let result = published.unwrap_or_else(|panic| {
-        let said = said(&*panic);
-        tracing::error!(event = %waiting.event.id, said, "the sink panicked over an event");
+    let attempt = async { sink.publish(&waiting.event).await };
+    let result = AssertUnwindSafe(attempt).catch_unwind().await;
+    let result = result.unwrap_or_else(|panic| {
+        let message = panic_message(&*panic);
+        tracing::error!(event = %waiting.event.id, message, "the sink panicked on an event");
         Err(Refused::Rejected(
-            format!("the sink panicked: {said}").into(),
+            format!("the sink panicked: {message}").into(),
         ))
     });
-    Landed {
+    Published {
         lane,
         waiting,
         took: began.elapsed(),
@@ -143,23 +143,23 @@ async fn fly(sink: &dyn Sink, lane: LaneId, waiting: Waiting) -> Landed {
     }
 }
 
-fn said(panic: &(dyn Any + Send)) -> &str {
+fn panic_message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied())
         .unwrap_or("(no message)")
 }
 
-impl<'a, S: Outbox> Round<'a, S> {
+impl<'a, S: Store> Round<'a, S> {
     fn new(relay: &'a Relay<S>) -> Self {
         Self {
             relay,
             meters: RelayMeters::new(),
             lanes: Lanes::new(&relay.hasher),
             busy: HashSet::new(),
-            flying: 0,
+            in_flight: 0,
             sent: relay.take_unmarked(),
             mark_at: None,
-            troubles: VecDeque::new(),
+            refused: VecDeque::new(),
             claim_until: Instant::now() + CLAIM_FOR,
             claimed_at: None,
             more: true,
@@ -168,9 +168,9 @@ impl<'a, S: Outbox> Round<'a, S> {
         }
     }
 
-    /// The next event for the sink, unless it is too late for any.
-    fn hand_out(&mut self) -> Option<(LaneId, Waiting)> {
-        if self.flying >= self.relay.in_flight || self.lanes.queued() == 0 {
+    /// The next event for the sink, unless the round failed or half of the lease is over.
+    fn next_event(&mut self) -> Option<(LaneId, Waiting)> {
+        if self.in_flight >= self.relay.in_flight || self.lanes.queued() == 0 {
             return None;
         }
         if self.failed.is_some() || !self.lease_is_young() {
@@ -179,7 +179,7 @@ impl<'a, S: Outbox> Round<'a, S> {
         }
         let (lane, waiting) = self.lanes.next()?;
         self.busy.insert(waiting.event.id);
-        self.flying += 1;
+        self.in_flight += 1;
         Some((lane, waiting))
     }
 
@@ -189,9 +189,9 @@ impl<'a, S: Outbox> Round<'a, S> {
         self.claimed_at.is_some_and(|at| at.elapsed() < half)
     }
 
-    /// What the store is to be asked next. What was confirmed goes first: marking an event also
-    /// lifts the hold on its aggregate, and must not lift one that comes after it.
-    fn ask(&mut self) -> Option<Call<'a>> {
+    /// The next store call. Confirmed events go first: marking an event lifts the hold on its
+    /// aggregate, and must not lift a later hold.
+    fn next_call(&mut self) -> Option<Call<'a>> {
         if self.store_failed {
             return None;
         }
@@ -201,26 +201,28 @@ impl<'a, S: Outbox> Round<'a, S> {
             let events: Vec<_> = self.sent.drain(..count).collect();
             Box::pin(async move {
                 let marked = store.mark_sent(events.clone()).await;
-                Answer::Marked(events, marked)
+                CallResult::Marked(events, marked)
             })
-        } else if let Some(trouble) = self.troubles.pop_front() {
+        } else if let Some(refused) = self.refused.pop_front() {
             let backoff = self.relay.backoff;
             Box::pin(async move {
-                let told = if trouble.last {
-                    store.set_aside(trouble.event, &trouble.reason).await
+                let written = if refused.last {
+                    store
+                        .dead_letter_event(refused.event, &refused.reason)
+                        .await
                 } else {
                     store
-                        .hold_back(trouble.event, &trouble.reason, backoff)
+                        .hold_back(refused.event, &refused.reason, backoff)
                         .await
                 };
-                Answer::Told(trouble, told)
+                CallResult::Refused(refused, written)
             })
         } else if self.claim_is_due() {
             let relay = self.relay;
             let at = Instant::now();
             Box::pin(async move {
                 let claim = store.claim_events(relay.owner.clone(), relay.lease, relay.batch);
-                Answer::Claimed(at, claim.await)
+                CallResult::Claimed(at, claim.await)
             })
         } else {
             return None;
@@ -231,14 +233,14 @@ impl<'a, S: Outbox> Round<'a, S> {
     fn mark_is_due(&self) -> bool {
         let waited = self.mark_at.is_none_or(|at| at <= Instant::now());
         let due = self.sent.len() >= MARK_CHUNK
-            || self.flying == 0
-            || !self.troubles.is_empty()
+            || self.in_flight == 0
+            || !self.refused.is_empty()
             || waited;
         due && !self.sent.is_empty()
     }
 
-    /// While the last of a batch are on their way the next is claimed. Not after half of the
-    /// lease: somebody else may have worked in between by the time that the store answers.
+    /// The next batch is claimed while the last events of the current one are in flight. Not
+    /// after half of the lease: another relay may have published by the time the store answers.
     fn claim_is_due(&self) -> bool {
         let few = self.busy.len() + self.lanes.queued() <= self.relay.batch / 4;
         let first = self.claimed_at.is_none();
@@ -246,66 +248,66 @@ impl<'a, S: Outbox> Round<'a, S> {
         self.failed.is_none() && self.more && few && (first || next)
     }
 
-    fn hear(&mut self, answer: Answer) {
-        let heard = match answer {
-            Answer::Claimed(at, Ok(claimed)) => {
+    fn apply(&mut self, result: CallResult) {
+        let applied = match result {
+            CallResult::Claimed(at, Ok(claimed)) => {
                 self.claimed_at = Some(at);
                 self.more = claimed.len() >= self.relay.batch;
                 self.lanes.refill(claimed, &self.busy);
                 Ok(())
             }
-            Answer::Marked(events, Ok(())) => {
+            CallResult::Marked(events, Ok(())) => {
                 for event in &events {
                     self.busy.remove(event);
                 }
                 Ok(())
             }
-            Answer::Marked(mut events, Err(error)) => {
-                // Marking them again later is right, whoever published them meanwhile.
+            CallResult::Marked(mut events, Err(error)) => {
+                // Marking them again later is correct even if another relay published them meanwhile.
                 events.append(&mut self.sent);
                 self.sent = events;
                 Err(error)
             }
-            Answer::Told(trouble, Ok(())) => {
-                self.busy.remove(&trouble.event);
-                self.lanes.open(trouble.lane);
+            CallResult::Refused(refused, Ok(())) => {
+                self.busy.remove(&refused.event);
+                self.lanes.open(refused.lane);
                 Ok(())
             }
-            Answer::Claimed(_, Err(error)) | Answer::Told(_, Err(error)) => Err(error),
+            CallResult::Claimed(_, Err(error)) | CallResult::Refused(_, Err(error)) => Err(error),
         };
-        if let Err(error) = heard {
+        if let Err(error) = applied {
             self.store_failed = true;
             self.failed.get_or_insert(error);
         }
     }
 
-    fn land(&mut self, landed: Landed) {
-        self.flying -= 1;
-        self.meters.publish.record(landed.took.as_secs_f64());
-        let event = landed.waiting.event.id;
-        match landed.result {
+    fn record_published(&mut self, published: Published) {
+        self.in_flight -= 1;
+        self.meters.publish.record(published.took.as_secs_f64());
+        let event = published.waiting.event.id;
+        match published.result {
             Ok(()) => {
                 self.meters.published.increment(1);
                 if self.sent.is_empty() {
                     self.mark_at = Some(Instant::now() + MARK_WITHIN);
                 }
                 self.sent.push(event);
-                self.lanes.open(landed.lane);
+                self.lanes.open(published.lane);
             }
             Err(Refused::Rejected(reason)) => {
-                let tries = landed.waiting.tries.saturating_add(1);
+                let tries = published.waiting.tries.saturating_add(1);
                 let last = tries >= self.relay.max_tries;
                 metrics::counter!(names::OUTBOX_REFUSED, "why" => "rejected").increment(1);
-                let kind = &*landed.waiting.event.kind;
+                let kind = &*published.waiting.event.kind;
                 if last {
                     metrics::counter!(names::OUTBOX_DEAD).increment(1);
-                    tracing::error!(%event, kind, tries, %reason, "no broker takes an event; it waits for a person");
+                    tracing::error!(%event, kind, tries, %reason, "the broker refused an event for the last time; it is set aside for an operator");
                 } else {
                     tracing::warn!(%event, kind, tries, %reason, "the broker refused an event; its aggregate is held back");
                 }
-                self.lanes.shut(landed.lane);
-                self.troubles.push_back(Trouble {
-                    lane: landed.lane,
+                self.lanes.shut(published.lane);
+                self.refused.push_back(RefusedEvent {
+                    lane: published.lane,
                     event,
                     reason,
                     last,
@@ -319,11 +321,11 @@ impl<'a, S: Outbox> Round<'a, S> {
         }
     }
 
-    /// When something is to be done although nothing happened.
+    /// When to wake up without a result.
     fn wake_at(&self, calling: bool) -> Option<Instant> {
         let unmarked = !self.sent.is_empty() && !calling && !self.store_failed;
         let mark = self.mark_at.filter(|_| unmarked);
-        let give_up = self.give_up_at().filter(|_| self.flying > 0);
+        let give_up = self.give_up_at().filter(|_| self.in_flight > 0);
         mark.into_iter().chain(give_up).min()
     }
 
@@ -332,12 +334,12 @@ impl<'a, S: Outbox> Round<'a, S> {
     }
 
     fn out_of_time(&self) -> bool {
-        self.give_up_at().is_some_and(|at| at <= Instant::now()) && self.flying > 0
+        self.give_up_at().is_some_and(|at| at <= Instant::now()) && self.in_flight > 0
     }
 
-    /// What has not been confirmed until now belongs to whoever claims next.
+    /// Abandons unconfirmed events; the next claim returns them.
     fn give_up(&mut self) {
-        self.flying = 0;
+        self.in_flight = 0;
         let late = "it did not confirm an event within the relay's lease".into();
         self.failed
             .get_or_insert_with(|| unavailable(Refused::Unavailable(late)));

@@ -1,4 +1,4 @@
-//! What a verified event says.
+//! Reads a verified event with the rules of its source.
 
 use std::collections::HashMap;
 
@@ -12,102 +12,102 @@ use semel_core::{Key, OperationId, Response};
 use serde_json::value::RawValue;
 
 use super::{Scheme, Source, Verified};
-use crate::notice::{About, Notice, Says};
+use crate::notice::{Notice, NoticeTarget, NoticeVerdict};
 
-/// The most values that one rule compares with.
+/// The most values of one rule.
 pub const MAX_EQUALS: usize = 64;
 
-/// What the events of a source mean.
+/// How the events of a source are interpreted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Which operation an event is about.
-    pub find: Find,
-    /// Which events say that it happened, with success or with a final failure.
+    /// How an event identifies its record.
+    pub selector: RecordSelector,
+    /// The events that report an execution, with success or with a final failure.
     pub completed: Option<Match>,
-    /// Which events say that nothing happened, and nothing will.
+    /// The events that report that nothing was executed, and nothing will be.
     pub not_executed: Option<Match>,
-    /// Where the answer for the client is. Without it the answer is not stored, and a retry is
-    /// told so.
+    /// Where the response for the client is. Without it no body is stored, and a retry is answered
+    /// accordingly.
     pub response_body: Option<Pointer>,
-    /// The answer's status.
+    /// The status of the stored response.
     pub status: u16,
-    /// The answer's status for some of the values of `completed`.
+    /// The status for particular values of `completed`.
     pub statuses: Vec<(Box<str>, u16)>,
 }
 
-/// How an event names its operation.
+/// How an event identifies its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Find {
-    /// By the operation's id, which the application was given as `Semel-Operation-Id`.
+pub enum RecordSelector {
+    /// By the record's id, which the application received as `Semel-Operation-Id`.
     Operation(Pointer),
     /// By the client's key.
     Key {
         /// Where the key is.
         key: Pointer,
-        /// Whose it is.
-        tenant: TenantName,
-        /// Of which commands it may be.
+        /// The tenant of the key.
+        tenant: TenantSelector,
+        /// The operations that the key may belong to.
         operations: Vec<Box<str>>,
     },
-    /// By what the operation created.
+    /// By the resource that the operation created.
     Resource(Pointer),
 }
 
-/// Whose operation it is.
+/// The tenant of an event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TenantName {
-    /// As the event says.
+pub enum TenantSelector {
+    /// At this place in the event.
     At(Pointer),
     /// Always the same.
     Fixed(Box<str>),
 }
 
-/// A value of the event that is one of several texts.
+/// A rule: a value of the event equals one of several strings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Match {
-    /// Where it is.
+    /// Where the value is.
     pub pointer: Pointer,
-    /// What it may be.
+    /// The matching strings.
     pub equals: Vec<Box<str>>,
 }
 
-/// An event that could be read.
+/// A parsed event.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reading {
-    /// The sender's name for it.
+pub struct ParsedEvent {
+    /// The sender's id of the event.
     pub id: Box<str>,
-    /// What it says.
+    /// What it reports.
     pub meaning: Meaning,
 }
 
-/// What an event says.
+/// What an event reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Meaning {
-    /// How an operation ended.
+    /// The outcome of a record.
     Notice(Box<Notice>),
-    /// Nothing that the rules ask for.
+    /// No rule matches.
     Nothing,
-    /// It fits a rule, and yet nothing can be made of it; why not.
+    /// A rule matches, but the event cannot be used, for this reason.
     Unusable(&'static str),
 }
 
-/// Why a verified event cannot be read.
+/// Why a verified event cannot be parsed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreadable {
-    /// It is not JSON, or not only one way to read it.
-    #[error("the body is not JSON that can be read in one way only: {0}")]
+    /// The body is not JSON, or ambiguous JSON.
+    #[error("the body is not valid I-JSON: {0}")]
     Json(Box<str>),
-    /// An event without a name cannot be told from its repetition.
-    #[error("the event has no id of 1 to {MAX_NAME_BYTES} bytes where it should be")]
+    /// Without an id, a repeated event cannot be recognized.
+    #[error("the event has no id of 1 to {MAX_NAME_BYTES} bytes at the expected place")]
     Id,
 }
 
 impl Rules {
-    /// Rules that find an operation and say nothing of it yet.
-    pub fn new(find: Find) -> Self {
+    /// Rules with this selector that match no event yet.
+    pub fn new(selector: RecordSelector) -> Self {
         Self {
-            find,
+            selector,
             completed: None,
             not_executed: None,
             response_body: None,
@@ -118,13 +118,13 @@ impl Rules {
 }
 
 impl Source {
-    /// What a verified event says.
+    /// Parses a verified event.
     ///
     /// # Errors
-    /// [`Unreadable`]; the sender made a mistake, and sending it again will not help.
-    pub fn read(&self, event: &Verified<'_>) -> Result<Reading, Unreadable> {
+    /// [`Unreadable`]; sending the event again does not help.
+    pub fn read(&self, event: &Verified<'_>) -> Result<ParsedEvent, Unreadable> {
         let json = |problem: &dyn ToString| Unreadable::Json(problem.to_string().into());
-        // Two members of one name are refused here: which of them counts is anybody's guess.
+        // Refuses duplicate member names, which parsers resolve differently.
         canonical::pure(event.body).map_err(|problem| json(&problem))?;
         let root: &RawValue =
             serde_json::from_slice(event.body).map_err(|problem| json(&problem))?;
@@ -137,31 +137,32 @@ impl Source {
             .filter(|id| (1..=MAX_NAME_BYTES).contains(&id.len()))
             .ok_or(Unreadable::Id)?;
         let meaning = self.meaning(root, event.body);
-        Ok(Reading { id, meaning })
+        Ok(ParsedEvent { id, meaning })
     }
 
     fn meaning(&self, root: &RawValue, body: &[u8]) -> Meaning {
         let rules = &self.rules;
-        let matched = |rule: &Option<Match>| rule.as_ref().and_then(|rule| rule.fits(root));
-        let says = match (matched(&rules.completed), matched(&rules.not_executed)) {
+        let matched =
+            |rule: &Option<Match>| rule.as_ref().and_then(|rule| rule.matched_value(root));
+        let verdict = match (matched(&rules.completed), matched(&rules.not_executed)) {
             (None, None) => return Meaning::Nothing,
             (Some(_), Some(_)) => {
-                return Meaning::Unusable("it says that it happened, and that it did not");
+                return Meaning::Unusable("it matches both `completed` and `not_executed`");
             }
-            (None, Some(_)) => Says::NotExecuted,
+            (None, Some(_)) => NoticeVerdict::NotExecuted,
             (Some(value), None) => match rules.response(root, &value) {
-                Some(response) => Says::Completed(response),
-                // An answer is stored for good, so a half of one is worse than none yet.
-                None => return Meaning::Unusable("it has no answer where `response_body` is"),
+                Some(response) => NoticeVerdict::Completed(response),
+                // A stored response is final, so an incomplete one must not be stored.
+                None => return Meaning::Unusable("it has no value at `response_body`"),
             },
         };
-        match rules.find.about(root) {
-            Some(about) => Meaning::Notice(Box::new(Notice {
-                about,
-                says,
+        match rules.selector.target(root) {
+            Some(target) => Meaning::Notice(Box::new(Notice {
+                target,
+                verdict,
                 evidence: Bytes::copy_from_slice(cut_evidence(body)),
             })),
-            None => Meaning::Unusable("it names no operation"),
+            None => Meaning::Unusable("it identifies no record"),
         }
     }
 }
@@ -174,7 +175,7 @@ impl Rules {
             .find(|(value, _)| **value == *matched)
             .map_or(self.status, |(_, status)| *status);
         let (headers, body) = match &self.response_body {
-            // As it was sent, byte for byte: numbers keep their digits.
+            // The received bytes: numbers keep their digits.
             Some(pointer) => {
                 let body = find(root, pointer).filter(|value| value.get() != "null")?;
                 let json = Bytes::from_static(b"application/json");
@@ -193,37 +194,37 @@ impl Rules {
 }
 
 impl Match {
-    /// The value, if it is one of those asked for.
-    fn fits(&self, root: &RawValue) -> Option<Box<str>> {
+    /// The value, if it is one of [`equals`](Match::equals).
+    fn matched_value(&self, root: &RawValue) -> Option<Box<str>> {
         text(find(root, &self.pointer)?).filter(|value| self.equals.contains(value))
     }
 }
 
-impl Find {
-    fn about(&self, root: &RawValue) -> Option<About> {
-        let filled = |pointer| find(root, pointer).and_then(text);
+impl RecordSelector {
+    fn target(&self, root: &RawValue) -> Option<NoticeTarget> {
+        let string = |pointer| find(root, pointer).and_then(text);
         match self {
             Self::Operation(pointer) => {
-                let id: OperationId = filled(pointer)?.parse().ok()?;
-                Some(About::Operation(id))
+                let id: OperationId = string(pointer)?.parse().ok()?;
+                Some(NoticeTarget::Operation(id))
             }
             Self::Key {
                 key,
                 tenant,
                 operations,
-            } => Some(About::Key {
+            } => Some(NoticeTarget::Key {
                 tenant: match tenant {
-                    TenantName::At(pointer) => find(root, pointer).and_then(name),
-                    TenantName::Fixed(name) => Some(name.clone()),
+                    TenantSelector::At(pointer) => find(root, pointer).and_then(name),
+                    TenantSelector::Fixed(name) => Some(name.clone()),
                 }
                 .filter(|tenant| (1..=MAX_TENANT_BYTES).contains(&tenant.len()))?,
-                key: Key::new(filled(key)?).ok()?,
+                key: Key::new(string(key)?).ok()?,
                 operations: operations.clone(),
             }),
             Self::Resource(pointer) => find(root, pointer)
                 .and_then(name)
                 .filter(|id| !id.is_empty())
-                .map(About::Resource),
+                .map(NoticeTarget::Resource),
         }
     }
 }
@@ -236,7 +237,7 @@ fn find<'a>(root: &'a RawValue, pointer: &Pointer) -> Option<&'a RawValue> {
             Some(b'{') => member(value, token)?,
             Some(b'[') => {
                 let items: Vec<&RawValue> = serde_json::from_str(value.get()).ok()?;
-                *items.get(place(token)?)?
+                *items.get(array_index(token)?)?
             }
             Some(_) | None => return None,
         };
@@ -250,7 +251,7 @@ fn member<'a>(value: &'a RawValue, name: &str) -> Option<&'a RawValue> {
 }
 
 /// RFC 6901 has no leading zeros and no signs.
-fn place(token: &str) -> Option<usize> {
+fn array_index(token: &str) -> Option<usize> {
     let digits = token.bytes().all(|byte| byte.is_ascii_digit());
     let leading = token.len() > 1 && token.starts_with('0');
     (digits && !leading).then(|| token.parse().ok()).flatten()
@@ -261,7 +262,7 @@ fn text(value: &RawValue) -> Option<Box<str>> {
     serde_json::from_str(value.get()).ok()
 }
 
-/// A string, or a whole number as it is written: some senders count.
+/// A string, or an integer as written: some senders use numbers as ids.
 fn name(value: &RawValue) -> Option<Box<str>> {
     let written = value.get();
     let whole = !written.is_empty() && written.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,37 +1,35 @@
-//! The way of one delivery.
+//! Handles one delivery.
 
 use std::time::Duration;
 
 use http::{HeaderMap, StatusCode};
+use semel_core::Store;
+use semel_core::Timestamp;
 use semel_core::inbox::{Handling, Message, Receipt};
-use semel_core::{Inbox, Inspect, Maintain, Timestamp};
 
 use super::{MAX_BODY, Meaning, Source, Sources};
 use crate::notice::{self, Applied, Notice};
 
-/// Deliveries, by source and by what became of them.
+/// Deliveries, by `source` and `result`.
 pub const RECEIVED: &str = "semel_webhook_received_total";
 
-/// When a worker looks at an event that the one who received it left: after it would have been
-/// done, and before anybody asks.
+/// When the worker picks up an event that its receiver did not finish.
 pub const LOOK_AFTER: Duration = Duration::from_secs(5);
 
-/// What the sender is told.
+/// The response to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// Senders take 2xx for received, and send again after anything else.
+    /// Senders retry after anything but 2xx.
     pub status: StatusCode,
-    /// For whoever reads the sender's log of deliveries.
+    /// The body, for the sender's delivery log.
     pub text: &'static str,
 }
 
-/// Takes a delivery: verified, durable, and applied where that can be done now. What is not yet
-/// to be applied is left to the worker.
+/// Verifies a delivery, stores it, and applies it if possible. The worker applies the rest later.
 ///
 /// # Cancellation
-/// Dropping the future loses nothing that the sender was told: it sends again, or the worker
-/// finds the event.
-pub async fn receive<S: Inbox + Maintain + Inspect>(
+/// Nothing is lost: either the sender retries, or the worker applies the stored event.
+pub async fn receive<S: Store>(
     store: &S,
     sources: &Sources,
     source: &str,
@@ -50,8 +48,8 @@ pub async fn receive<S: Inbox + Maintain + Inspect>(
         Ok(verified) => verified,
         Err(refused) => {
             count(source, "refused");
-            // Anybody can make this line appear, so it is no alarm; the counter is.
-            tracing::info!(source = source.name(), %refused, "an event was refused");
+            // Anyone can cause this line, so it is not an error; alert on the counter.
+            tracing::info!(source = source.name(), %refused, "refused a webhook event");
             return Answer::REFUSED;
         }
     };
@@ -59,7 +57,7 @@ pub async fn receive<S: Inbox + Maintain + Inspect>(
         Ok(reading) => reading,
         Err(problem) => {
             count(source, "unreadable");
-            tracing::error!(source = source.name(), %problem, "an event cannot be read");
+            tracing::error!(source = source.name(), %problem, "a signed webhook event cannot be parsed");
             return Answer::UNREADABLE;
         }
     };
@@ -75,15 +73,15 @@ pub async fn receive<S: Inbox + Maintain + Inspect>(
                 source = source.name(),
                 event,
                 problem,
-                "nothing can be made of an event"
+                "ignored a webhook event that matches a rule but cannot be used"
             );
             Answer::TAKEN
         }
-        Meaning::Notice(notice) => take(store, source, &reading.id, &notice).await,
+        Meaning::Notice(notice) => store_and_apply(store, source, &reading.id, &notice).await,
     }
 }
 
-async fn take<S: Inbox + Maintain + Inspect>(
+async fn store_and_apply<S: Store>(
     store: &S,
     source: &Source,
     event: &str,
@@ -98,7 +96,7 @@ async fn take<S: Inbox + Maintain + Inspect>(
         look_after: LOOK_AFTER,
         remember: source.remember,
     };
-    match store.receive(message, handling).await {
+    match store.receive_message(message, handling).await {
         Ok(Receipt::New) => {}
         Ok(Receipt::Repeated) => {
             count(source, "repeated");
@@ -106,22 +104,22 @@ async fn take<S: Inbox + Maintain + Inspect>(
         }
         Err(error) => {
             count(source, "store_error");
-            tracing::error!(source = source.name(), event, %error, "an event could not be kept");
+            tracing::error!(source = source.name(), event, %error, "a webhook event could not be stored; the sender retries");
             return Answer::UNAVAILABLE;
         }
     }
-    // From here on it is kept: whatever fails, the worker does it.
+    // The event is durable now: if applying fails, the worker does it later.
     match apply(store, source, event, notice).await {
         Ok(result) => count(source, result),
         Err(error) => {
             count(source, "left");
-            tracing::warn!(source = source.name(), event, %error, "an event is left to the worker");
+            tracing::warn!(source = source.name(), event, %error, "a webhook event could not be applied yet; the worker retries it");
         }
     }
     Answer::TAKEN
 }
 
-async fn apply<S: Inbox + Maintain + Inspect>(
+async fn apply<S: Store>(
     store: &S,
     source: &Source,
     event: &str,
@@ -133,41 +131,41 @@ async fn apply<S: Inbox + Maintain + Inspect>(
         Applied::Moot => "moot",
         Applied::Contradicted => "contradicted",
     };
-    store.settle(source.name(), event).await?;
+    store.settle_message(source.name(), event).await?;
     Ok(result)
 }
 
-/// The source is one of ours: a name that a stranger made up is no label.
+/// `source` is a configured name, so callers cannot create labels.
 fn count(source: &Source, result: &'static str) {
     let source = source.name().to_owned();
     metrics::counter!(RECEIVED, "source" => source, "result" => result).increment(1);
 }
 
 impl Answer {
-    /// It arrived, for the first time or again.
+    /// Received, for the first time or again.
     pub const TAKEN: Self = Self::new(StatusCode::NO_CONTENT, "");
-    /// Nobody here is called so.
+    /// No source has this name.
     pub const UNKNOWN_SOURCE: Self =
         Self::new(StatusCode::NOT_FOUND, "there is no source of this name\n");
-    /// It is larger than [`MAX_BODY`].
+    /// Larger than [`MAX_BODY`].
     pub const TOO_LARGE: Self = Self::new(
         StatusCode::PAYLOAD_TOO_LARGE,
         "the event is larger than 1 MiB\n",
     );
-    /// Says neither which secret nor which check: that would help only who has no secret.
+    /// Does not say which check failed: that would only help an attacker.
     pub const REFUSED: Self = Self::new(
         StatusCode::UNAUTHORIZED,
         "the signature or its time was not accepted\n",
     );
-    /// It is signed, and no event.
+    /// Signed, but not a readable event.
     pub const UNREADABLE: Self = Self::new(
         StatusCode::BAD_REQUEST,
-        "the event cannot be read; the log of the gateway says why\n",
+        "the event cannot be read; see the log of the gateway for the reason\n",
     );
-    /// It is not kept, and has to be sent again.
+    /// Not stored; the sender must retry.
     pub const UNAVAILABLE: Self = Self::new(
         StatusCode::SERVICE_UNAVAILABLE,
-        "the event could not be kept; send it again\n",
+        "the event could not be stored; send it again\n",
     );
 
     const fn new(status: StatusCode, text: &'static str) -> Self {

@@ -1,4 +1,4 @@
-//! Secrets, and what they sign.
+//! Webhook secrets and HMAC signatures.
 
 use std::fmt;
 
@@ -12,13 +12,13 @@ use subtle::{Choice, ConstantTimeEq as _};
 use super::Scheme;
 use super::signature::Claim;
 
-/// The fewest bytes of a secret. Shorter ones can be guessed from one signed event.
+/// The shortest secret. A shorter one can be brute-forced from one signed event.
 pub const MIN_SECRET_BYTES: usize = 16;
 
-/// The most secrets of one source. Two are enough to replace one by another.
+/// The most secrets of one source. Rotation needs two.
 pub const MAX_SECRETS: usize = 8;
 
-/// What secrets of Standard Webhooks and of Stripe begin with.
+/// The prefix of Standard Webhooks' and Stripe's secrets.
 const PREFIX: &str = "whsec_";
 
 /// Some senders leave out the padding of a secret.
@@ -27,29 +27,29 @@ const BASE64: GeneralPurpose = GeneralPurpose::new(
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
 );
 
-/// Why a secret cannot be used. The message never repeats it.
+/// Why a secret is invalid. The message never contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
-    /// Anybody could sign with it.
-    #[error("the secret is empty: anybody could sign with it")]
+    /// The secret is empty.
+    #[error("the secret is empty: set the secret that the sender shows")]
     Empty,
-    /// It can be guessed.
+    /// The secret can be guessed.
     #[error(
-        "the secret has {0} bytes, and {MIN_SECRET_BYTES} are the fewest; take the sender's whole secret"
+        "the secret has {0} bytes, fewer than {MIN_SECRET_BYTES}: copy the sender's complete secret"
     )]
     Short(usize),
-    /// A line break that an editor left, or half of a paste.
-    #[error("the secret begins or ends with a blank or a line break, which is part of no secret")]
+    /// Whitespace around the secret, such as the line break of an editor.
+    #[error("the secret begins or ends with whitespace: remove it")]
     Blank,
-    /// Standard Webhooks writes secrets in base64.
+    /// Standard Webhooks' secrets are base64.
     #[error(
-        "the secret of `standard` is `whsec_` and base64, as the sender shows it, and this is not"
+        "the secret is not base64: scheme `standard` needs `whsec_` and base64, as the sender shows it"
     )]
     Base64,
 }
 
-/// One secret, ready to sign with.
+/// A validated secret.
 #[derive(Clone)]
 pub(super) struct Secret(Hmac<Sha256>);
 
@@ -68,7 +68,7 @@ impl Secret {
                 let length = key.len();
                 (key, length)
             }
-            // Stripe signs with the text as it is, prefix and all.
+            // Stripe uses the text including the prefix as the key.
             Scheme::Stripe => {
                 let random = text.strip_prefix(PREFIX).unwrap_or(text).len();
                 (text.as_bytes().to_vec(), random)
@@ -104,8 +104,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// Whether one of the claimed signatures is one of ours. Every secret is tried on every claim,
-/// whatever was found before, so the time it takes says nothing.
+/// Whether a secret produces one of the claimed signatures. Compares all of them in constant time.
 pub(super) fn signed(secrets: &[Secret], claim: &Claim<'_>, body: &[u8]) -> bool {
     let mut parts = claim.signed_prefix();
     parts.push(body);

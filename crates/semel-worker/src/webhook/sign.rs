@@ -1,4 +1,4 @@
-//! The other side: events that we send.
+//! Signs outgoing events.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -9,16 +9,15 @@ use super::secret::{MAX_SECRETS, Secret};
 use super::signature::{ID, SIGNATURE, TIMESTAMP};
 use super::{Error, Scheme};
 
-/// Signs events as Standard Webhooks says. `Debug` does not show the secrets.
+/// Signs events according to Standard Webhooks. `Debug` does not show the secrets.
 #[derive(Clone, Debug)]
 pub struct Signer(Vec<Secret>);
 
 impl Signer {
-    /// Signs with every one of these secrets; several are for the time in which one takes the
-    /// place of another.
+    /// Signs with each of these secrets; use several while a secret is rotated.
     ///
     /// # Errors
-    /// [`Error::Secret`] and [`Error::Secrets`]; the messages do not repeat a secret.
+    /// [`Error::Secret`] and [`Error::Secrets`]; the messages do not contain a secret.
     pub fn new<'s>(secrets: impl IntoIterator<Item = &'s str>) -> Result<Self, Error> {
         let secrets = secrets
             .into_iter()
@@ -30,10 +29,10 @@ impl Signer {
         Ok(Self(secrets))
     }
 
-    /// The header lines of an event that is sent now.
+    /// The headers of an event that is sent at `now`.
     ///
     /// # Errors
-    /// The id has characters that no header has.
+    /// The id contains characters that are invalid in a header.
     pub fn sign(
         &self,
         id: &str,
@@ -59,7 +58,7 @@ impl Signer {
 mod tests {
     use super::*;
 
-    /// The example that Standard Webhooks' own libraries are tested with.
+    /// The example from the tests of Standard Webhooks' libraries.
     #[test]
     fn the_published_example_is_signed_as_published() {
         let signer = Signer::new(["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]).unwrap();
@@ -90,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_good_secret_nothing_is_signed() {
+    fn a_signer_without_a_valid_secret_is_refused() {
         assert_eq!(Signer::new([]).unwrap_err(), Error::Secrets(0));
         assert!(Signer::new(["whsec_c2hvcnQ="]).is_err());
         let many = ["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"; MAX_SECRETS + 1];

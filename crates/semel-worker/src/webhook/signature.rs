@@ -1,4 +1,4 @@
-//! What the headers of an event claim.
+//! Parses the signature headers of an event.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,10 +6,10 @@ use http::{HeaderMap, HeaderName};
 
 use super::Scheme;
 
-/// The most signatures of one event: senders add one per secret while they replace it.
+/// The most signatures of one event: senders add one per secret during rotation.
 pub const MAX_SIGNATURES: usize = 16;
 
-/// The most digits of a time in seconds; these reach beyond the year 30,000.
+/// The most digits of a time in seconds; enough beyond the year 30,000.
 const MAX_DIGITS: usize = 12;
 
 pub(super) const ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -17,31 +17,31 @@ pub(super) const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timest
 pub(super) const SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
 const STRIPE: HeaderName = HeaderName::from_static("stripe-signature");
 
-/// Why an event was refused. For the log: whoever sent it is not told.
+/// Why an event was refused. For the log; the response does not contain it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {
-    /// A header is not there.
+    /// A header is missing.
     #[error("the header {0} is missing")]
     Missing(HeaderName),
-    /// Two lines, even if identical: somebody in between added one.
-    #[error("the header {0} is there more than once")]
+    /// A header is repeated, even if identically: an intermediary may have added one.
+    #[error("the header {0} occurs more than once")]
     Repeated(HeaderName),
-    /// A header that cannot be read.
-    #[error("the header {0} cannot be read: {1}")]
+    /// A header is malformed.
+    #[error("the header {0} is malformed: {1}")]
     Malformed(HeaderName, &'static str),
-    /// Signed by nobody we know, or altered since.
-    #[error("no secret of this source gives one of its signatures")]
+    /// No secret produces one of the signatures: wrong sender, or altered content.
+    #[error("no secret of this source produces one of its signatures")]
     Signature,
-    /// Signed, and sent long ago: a clock is wrong, or somebody kept it.
+    /// Signed, but too old: a wrong clock, or a replayed event.
     #[error("it was signed too long ago")]
     Old,
-    /// Signed, and sent in the future: a clock is wrong.
+    /// Signed, but in the future: a wrong clock.
     #[error("it was signed in the future")]
     Early,
 }
 
-/// What an event's headers say of its signature, before any of it is believed.
+/// The unverified content of the signature headers.
 #[derive(Debug)]
 pub(super) struct Claim<'a> {
     id: Option<&'a str>,
@@ -77,7 +77,7 @@ impl<'a> Claim<'a> {
         }
     }
 
-    /// `webhook-signature: v1,<base64> v1,<base64>`; other versions are for other keys.
+    /// `webhook-signature: v1,<base64> v1,<base64>`; other versions are ignored.
     fn standard(headers: &'a HeaderMap) -> Result<Self, Refused> {
         let malformed = |problem| Refused::Malformed(SIGNATURE, problem);
         let id = one(headers, &ID)?;
@@ -99,7 +99,7 @@ impl<'a> Claim<'a> {
         bounded(Some(id), timestamp, signatures, malformed)
     }
 
-    /// `Stripe-Signature: t=<seconds>,v1=<hex>,v1=<hex>`; other schemes are not for here.
+    /// `Stripe-Signature: t=<seconds>,v1=<hex>,v1=<hex>`; other entries are ignored.
     fn stripe(headers: &'a HeaderMap) -> Result<Self, Refused> {
         let malformed = |problem| Refused::Malformed(STRIPE, problem);
         let mut timestamp = None;
@@ -127,7 +127,7 @@ impl<'a> Claim<'a> {
         self.id
     }
 
-    /// When it was signed, by the sender's clock.
+    /// The time of signing by the sender's clock.
     pub(super) fn seconds(&self) -> Option<i64> {
         self.timestamp.map(|(_, seconds)| seconds)
     }
@@ -136,7 +136,7 @@ impl<'a> Claim<'a> {
         &self.signatures
     }
 
-    /// What is signed in front of the body, as it came.
+    /// The received parts that are signed in front of the body.
     pub(super) fn signed_prefix(&self) -> Vec<&'a [u8]> {
         let time = self.timestamp.map(|(text, _)| text);
         [self.id, time]
@@ -175,7 +175,7 @@ fn bounded<'a>(
     })
 }
 
-/// The only line of a header.
+/// The value of a header that must occur once.
 fn one<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<&'a str, Refused> {
     let mut lines = headers.get_all(name).iter();
     let line = lines.next().ok_or_else(|| Refused::Missing(name.clone()))?;

@@ -4,7 +4,7 @@ use http::HeaderValue;
 use semel_core::OperationId;
 
 use super::*;
-use crate::notice::{About, Says};
+use crate::notice::{NoticeTarget, NoticeVerdict};
 
 /// From the tests of the reference implementations of Standard Webhooks.
 const SECRET: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
@@ -41,7 +41,7 @@ fn rules() -> Rules {
         response_body: Some(pointer("/data/object")),
         statuses: vec![("declined".into(), 402)],
         status: 201,
-        ..Rules::new(Find::Operation(pointer("/data/operation_id")))
+        ..Rules::new(RecordSelector::Operation(pointer("/data/operation_id")))
     }
 }
 
@@ -133,7 +133,7 @@ fn every_bit_of_a_body_is_signed() {
 }
 
 #[test]
-fn a_time_is_good_for_the_tolerance_and_not_a_microsecond_longer() {
+fn a_time_is_accepted_within_the_tolerance_exactly() {
     let source = source(Scheme::Standard, &[SECRET]);
     let signed = standard(ID, &SECONDS.to_string(), &v1(TAG));
     let micros = SECONDS * 1_000_000;
@@ -158,7 +158,7 @@ fn a_time_is_good_for_the_tolerance_and_not_a_microsecond_longer() {
 }
 
 #[test]
-fn a_time_that_nobody_signed_is_not_told_apart() {
+fn an_unsigned_time_gives_the_same_refusal() {
     let source = source(Scheme::Standard, &[SECRET]);
     let old = standard(ID, "1", &v1(TAG));
     assert_eq!(
@@ -186,7 +186,7 @@ fn any_secret_and_any_signature_may_match() {
 }
 
 #[test]
-fn headers_are_taken_in_one_form_only() {
+fn malformed_or_repeated_headers_are_refused() {
     let source = source(Scheme::Standard, &[SECRET]);
     let seconds = SECONDS.to_string();
     let many = vec![v1(TAG); MAX_SIGNATURES + 1].join(" ");
@@ -234,7 +234,7 @@ fn headers_are_taken_in_one_form_only() {
 }
 
 #[test]
-fn the_scheme_of_stripe() {
+fn stripe_signatures_are_verified() {
     let source = source(
         Scheme::Stripe,
         &["whsec_another-long-secret", STRIPE_SECRET],
@@ -334,7 +334,7 @@ fn a_plain_hmac_with_and_without_a_time() {
 }
 
 #[test]
-fn weak_secrets_refuse_to_start() {
+fn weak_secrets_are_refused() {
     let new = |scheme: &Scheme, secrets: &[&str]| {
         Source::new("psp", scheme.clone(), secrets.iter().copied(), rules()).err()
     };
@@ -410,14 +410,14 @@ fn event(kind: &str) -> String {
 }
 
 #[test]
-fn an_event_says_how_an_operation_ended() {
+fn an_event_is_read_as_a_notice() {
     let id: OperationId = OPERATION.parse().unwrap();
     for (kind, status) in [("paid", 201), ("declined", 402)] {
         let notice = notice(read_with(rules(), &event(kind)).unwrap());
-        assert_eq!(notice.about, About::Operation(id));
+        assert_eq!(notice.target, NoticeTarget::Operation(id));
         assert_eq!(notice.evidence, event(kind));
-        let Says::Completed(response) = notice.says else {
-            panic!("{:?}", notice.says);
+        let NoticeVerdict::Completed(response) = notice.verdict else {
+            panic!("{:?}", notice.verdict);
         };
         assert_eq!(response.status, status);
         // The digits are those that were sent.
@@ -429,11 +429,11 @@ fn an_event_says_how_an_operation_ended() {
         );
     }
     let notice = notice(read_with(rules(), &event("never_created")).unwrap());
-    assert_eq!(notice.says, Says::NotExecuted);
+    assert_eq!(notice.verdict, NoticeVerdict::NotExecuted);
 }
 
 #[test]
-fn what_no_rule_asks_for_is_nothing() {
+fn an_event_that_matches_no_rule_means_nothing() {
     for body in [
         &*event("refunded"),
         &event("Paid"),
@@ -453,7 +453,7 @@ fn what_no_rule_asks_for_is_nothing() {
 }
 
 #[test]
-fn what_fits_a_rule_and_lacks_something_is_not_used() {
+fn an_incomplete_event_is_unusable() {
     let named = |operation: &str| {
         format!(r#"{{"type":"paid","data":{{"operation_id":{operation},"object":{{}}}}}}"#)
     };
@@ -481,19 +481,21 @@ fn what_fits_a_rule_and_lacks_something_is_not_used() {
 }
 
 #[test]
-fn without_a_place_for_the_answer_none_is_made_up() {
+fn without_response_body_no_body_is_stored() {
     let rules = Rules {
         response_body: None,
         ..rules()
     };
-    let Says::Completed(response) = notice(read_with(rules, &event("paid")).unwrap()).says else {
+    let NoticeVerdict::Completed(response) =
+        notice(read_with(rules, &event("paid")).unwrap()).verdict
+    else {
         panic!("not completed");
     };
     assert_eq!((response.body, response.headers.len()), (None, 0));
 }
 
 #[test]
-fn a_body_is_read_in_one_way_only() {
+fn ambiguous_json_is_refused() {
     for body in [
         "",
         "{",
@@ -511,7 +513,7 @@ fn a_body_is_read_in_one_way_only() {
 }
 
 #[test]
-fn events_have_names() {
+fn an_event_needs_an_id() {
     let read = |scheme: Scheme, id, body: &str| {
         let source = source(scheme, &[SECRET]);
         let body = body.as_bytes();
@@ -542,13 +544,13 @@ fn events_have_names() {
 }
 
 #[test]
-fn operations_are_found_by_key_and_by_resource() {
+fn records_are_selected_by_key_and_by_resource() {
     let by_key = |tenant| {
         Rules {
             response_body: None,
             ..rules()
         }
-        .finding(Find::Key {
+        .with_selector(RecordSelector::Key {
             key: pointer("/list/1/k~1y"),
             tenant,
             operations: vec!["create_payment".into()],
@@ -556,14 +558,14 @@ fn operations_are_found_by_key_and_by_resource() {
     };
     let body = r#"{"type":"paid","list":[{},{"k/y":"abc"}],"account":7}"#;
     for (tenant, expected) in [
-        (TenantName::At(pointer("/account")), "7"),
-        (TenantName::Fixed("default".into()), "default"),
+        (TenantSelector::At(pointer("/account")), "7"),
+        (TenantSelector::Fixed("default".into()), "default"),
     ] {
-        let About::Key {
+        let NoticeTarget::Key {
             tenant,
             key,
             operations,
-        } = notice(read_with(by_key(tenant), body).unwrap()).about
+        } = notice(read_with(by_key(tenant), body).unwrap()).target
         else {
             panic!("not by key");
         };
@@ -577,7 +579,7 @@ fn operations_are_found_by_key_and_by_resource() {
         r#"{"type":"paid","list":[{"k/y":"abc"}],"account":7}"#,
         r#"{"type":"paid","list":{"01":{"k/y":"abc"}},"account":7}"#,
     ] {
-        let rules = by_key(TenantName::At(pointer("/account")));
+        let rules = by_key(TenantSelector::At(pointer("/account")));
         let meaning = read_with(rules, wrong).unwrap();
         assert!(matches!(meaning, Meaning::Unusable(_)), "{wrong}");
     }
@@ -585,20 +587,20 @@ fn operations_are_found_by_key_and_by_resource() {
         response_body: Some(pointer("")),
         ..rules()
     }
-    .finding(Find::Resource(pointer("/list/0")));
+    .with_selector(RecordSelector::Resource(pointer("/list/0")));
     let found = notice(read_with(by_resource, r#"{"type":"paid","list":["pay_1"]}"#).unwrap());
-    assert_eq!(found.about, About::Resource("pay_1".into()));
+    assert_eq!(found.target, NoticeTarget::Resource("pay_1".into()));
 }
 
 impl Rules {
-    fn finding(self, find: Find) -> Self {
-        Self { find, ..self }
+    fn with_selector(self, selector: RecordSelector) -> Self {
+        Self { selector, ..self }
     }
 }
 
 /// Google's vectors for HMAC-SHA256, altered tags among them.
 #[test]
-fn wycheproof() {
+fn wycheproof_vectors_pass() {
     let root = std::env::var_os("SEMEL_VECTORS").map_or_else(
         || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/vectors"),
         std::path::PathBuf::from,

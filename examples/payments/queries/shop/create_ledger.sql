@@ -1,9 +1,8 @@
--- What came in and what went out. The payment or the refund that an entry is about has one entry,
--- whatever else is forgotten.
+-- What was paid and what was refunded. A payment or a refund has one entry.
 CREATE TABLE IF NOT EXISTS ledger (
     about      TEXT   NOT NULL PRIMARY KEY,
     payment_id TEXT   NOT NULL,
-    -- Below zero where it went out.
+    -- Negative for a refund.
     amount     BIGINT NOT NULL,
     currency   TEXT   NOT NULL
 )

@@ -1,5 +1,5 @@
--- One row a payment. It is named after the operation that opened it, so an attempt that comes
--- back finds its own.
+-- One row a payment. Its id is derived from the operation, so a later attempt finds the row of the
+-- first one.
 CREATE TABLE IF NOT EXISTS payments (
     id                 TEXT   NOT NULL PRIMARY KEY,
     account            TEXT   NOT NULL,
@@ -10,7 +10,7 @@ CREATE TABLE IF NOT EXISTS payments (
     currency           TEXT   NOT NULL CHECK (length(currency) = 3),
     status             TEXT   NOT NULL CHECK (status IN ('processing', 'succeeded', 'declined')),
     charge_id          TEXT,
-    -- What went back, or is about to. Never more than was paid, whoever forgets to look.
+    -- Refunded, or reserved for a refund. Never more than was paid.
     refunded           BIGINT NOT NULL DEFAULT 0 CHECK (refunded BETWEEN 0 AND amount),
     -- What the provider decided has its name for it, and nothing else has.
     CHECK ((charge_id IS NOT NULL) = (status IN ('succeeded', 'declined'))),

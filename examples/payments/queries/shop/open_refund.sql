@@ -1,3 +1,3 @@
--- In one transaction with the room that was taken for it.
+-- In one transaction with reserve_refund.sql.
 INSERT INTO refunds (id, payment_id, amount, status)
 VALUES ($1, $2, $3, 'processing')

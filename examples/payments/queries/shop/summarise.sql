@@ -1,4 +1,4 @@
--- Counted for tests and for people: what there should be one of, there is one of.
+-- For tests, and for people who follow the README.
 SELECT
     (SELECT count(*) FROM payments WHERE status = 'processing') AS processing,
     (SELECT count(*) FROM payments WHERE status = 'succeeded') AS succeeded,

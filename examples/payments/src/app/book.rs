@@ -16,10 +16,10 @@ const FIND_BY_OPERATION: &str = include_str!("../../queries/find_payment_by_oper
 const ABANDON: &str = include_str!("../../queries/abandon_payments.sql");
 const SUMMARISE: &str = include_str!("../../queries/summarise_payments.sql");
 
-/// Somebody may look into the file with a shell meanwhile.
+/// Another process, such as a SQLite shell, may hold a lock.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How far a payment came.
+/// The status of a payment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PaymentStatus {
@@ -69,45 +69,44 @@ impl ToSql for PaymentStatus {
 /// A payment as clients see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Payment {
-    /// The service's name for it.
+    /// The id at the service.
     pub id: String,
-    /// How far it came.
+    /// Its status.
     pub status: PaymentStatus,
     /// In minor units: cents, yen.
     pub amount: i64,
     /// Three capital letters.
     pub currency: String,
-    /// Whose money it is.
+    /// The account that is charged.
     pub account: String,
-    /// What the merchant calls it.
+    /// The merchant's reference.
     pub merchant_reference: Option<String>,
-    /// The gateway's name for the operation, if it came through one.
+    /// The gateway's id of the operation, if the request came through a gateway.
     pub operation_id: Option<String>,
-    /// The provider's name for the charge, once it has decided.
+    /// The id of the charge, once the provider has decided.
     pub charge_id: Option<String>,
-    /// When it was first asked for.
+    /// When it was first requested.
     pub created_at: String,
 }
 
-/// How many payments there are: the answer of `GET /summary`.
+/// Counts of payments: the answer of `GET /summary`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// All payments.
     pub payments: u32,
-    /// How often the handler began on one. More than `payments` where an operation was executed
-    /// again.
+    /// Executions of the handler. More than `payments` where an operation was executed again.
     pub executions: u32,
-    /// Payments by how far they came.
+    /// Payments by status.
     pub by_status: BTreeMap<PaymentStatus, u32>,
 }
 
-/// A payment, and what is nobody's business outside.
+/// A payment with its internal columns.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) payment: Payment,
-    /// None where the provider is given no key.
+    /// `None` where the provider gets no key.
     pub(super) downstream_key: Option<String>,
-    /// Which execution this is.
+    /// The number of this execution.
     pub(super) execution: i64,
 }
 
@@ -131,7 +130,7 @@ impl Entry {
     }
 }
 
-/// A payment that is asked for.
+/// A requested payment.
 #[derive(Clone, Debug)]
 pub(super) struct NewPayment {
     pub(super) id: String,
@@ -143,12 +142,12 @@ pub(super) struct NewPayment {
     pub(super) merchant_reference: Option<String>,
 }
 
-/// Why the book could not be used.
+/// Errors of the book.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BookError {
     #[error(transparent)]
     Database(#[from] rusqlite::Error),
-    #[error("the thread that used the database was lost")]
+    #[error("the thread that used the database panicked")]
     Interrupted(#[from] tokio::task::JoinError),
 }
 
@@ -164,14 +163,14 @@ impl Book {
         };
         connection.busy_timeout(BUSY_TIMEOUT)?;
         connection.pragma_update(None, "journal_mode", "wal")?;
-        // A row that is lost with the power is a charge that nobody can ask about.
+        // Without its row a charge could not be looked up after a power failure.
         connection.pragma_update(None, "synchronous", "full")?;
         connection.execute(CREATE, [])?;
         connection.execute(ABANDON, [])?;
         Ok(Self(Arc::new(Mutex::new(connection))))
     }
 
-    /// Begins an execution. `None` where the operation is known with other contents.
+    /// Begins an execution. `None` where the operation exists with another payment.
     pub(super) async fn open_payment(&self, new: NewPayment) -> Result<Option<Entry>, BookError> {
         self.run(move |connection| {
             let values = rusqlite::params![
@@ -189,8 +188,8 @@ impl Book {
         .await
     }
 
-    /// Writes down how an execution ended, and returns what is so afterwards: another may have
-    /// found out more in the meantime.
+    /// Writes the end of an execution and returns the resulting row, to which a concurrent execution
+    /// may have written a later status.
     pub(super) async fn settle(
         &self,
         entry: &Entry,
@@ -212,14 +211,14 @@ impl Book {
     }
 
     pub(super) async fn find(&self, id: String) -> Result<Option<Entry>, BookError> {
-        self.look(FIND, id).await
+        self.query(FIND, id).await
     }
 
     pub(super) async fn find_by_operation(
         &self,
         operation_id: String,
     ) -> Result<Option<Entry>, BookError> {
-        self.look(FIND_BY_OPERATION, operation_id).await
+        self.query(FIND_BY_OPERATION, operation_id).await
     }
 
     pub(super) async fn summary(&self) -> Result<Summary, BookError> {
@@ -238,7 +237,7 @@ impl Book {
         .await
     }
 
-    async fn look(&self, query: &'static str, name: String) -> Result<Option<Entry>, BookError> {
+    async fn query(&self, query: &'static str, name: String) -> Result<Option<Entry>, BookError> {
         self.run(move |connection| {
             let mut statement = connection.prepare(query)?;
             statement.query_row([name], Entry::read).optional()
@@ -253,7 +252,7 @@ impl Book {
     {
         let connection = Arc::clone(&self.0);
         let done = tokio::task::spawn_blocking(move || {
-            // Every use is one statement, so a thread that panicked left nothing half done.
+            // Every use is one statement, so a panic leaves nothing half done.
             work(&connection.lock().unwrap_or_else(PoisonError::into_inner))
         });
         Ok(done.await??)

@@ -11,9 +11,9 @@ use serde::Deserialize;
 use uuid::Uuid;
 
 use super::book::{Book, BookError, Entry, NewPayment, Payment, PaymentStatus};
-use crate::client::{Called, Provider, Truth};
+use crate::client::{CallOutcome, ChargeLookup, Provider};
 use crate::problem::{bad_header, invalid, not_found, problem, unreadable};
-use crate::provider::{Charge, ChargeRequest, ChargeStatus, MAX_AMOUNT, Named, is_currency};
+use crate::provider::{Charge, ChargeRequest, ChargeStatus, FaultHeader, MAX_AMOUNT, is_currency};
 use crate::serve::{Running, cut};
 
 const OPERATION_HEADER: &str = "semel-operation-id";
@@ -21,7 +21,7 @@ const DOWNSTREAM_KEY_HEADER: &str = "semel-downstream-key";
 const DEMO_FAULT_HEADER: &str = "x-demo-fault";
 const OUTCOME_HEADER: HeaderName = HeaderName::from_static("semel-outcome");
 const RESOURCE_HEADER: HeaderName = HeaderName::from_static("semel-resource");
-/// The provider takes as much of a key and of a reference.
+/// The provider's limit for keys and references.
 const MAX_TEXT_BYTES: usize = 255;
 
 /// The service's state.
@@ -32,7 +32,7 @@ pub(super) struct Service {
     pub(super) running: Running,
 }
 
-/// The body of `POST /payments`. Further fields are the client's own and not looked at.
+/// The body of `POST /payments`. Other fields are ignored.
 #[derive(Deserialize)]
 struct PaymentRequest {
     /// In minor units. A fraction or a string is refused rather than rounded.
@@ -60,21 +60,21 @@ impl PaymentRequest {
     }
 }
 
-/// What the headers say.
-struct Context {
+/// What the service reads from the headers.
+struct RequestContext {
     operation_id: Option<String>,
     downstream_key: Option<String>,
     fault: Option<String>,
 }
 
-impl Context {
+impl RequestContext {
     fn read(headers: &HeaderMap, heeds_gateway: bool) -> Result<Self, &'static str> {
         let fault = single(headers, DEMO_FAULT_HEADER)?;
         if fault
             .as_deref()
-            .is_some_and(|fault| Named::parse(fault).is_none())
+            .is_some_and(|fault| FaultHeader::parse(fault).is_none())
         {
-            return Err("X-Demo-Fault names no fault of the provider");
+            return Err("X-Demo-Fault is not a fault of the provider");
         }
         let gateway = |name| {
             if heeds_gateway {
@@ -99,11 +99,11 @@ fn single(headers: &HeaderMap, name: &str) -> Result<Option<String>, &'static st
             Ok(text) if (1..=MAX_TEXT_BYTES).contains(&text.len()) => Ok(Some(text.to_owned())),
             _ => Err("a header is empty, too long, or not ASCII"),
         },
-        (Some(_), Some(_)) => Err("a header is there twice"),
+        (Some(_), Some(_)) => Err("a header occurs twice"),
     }
 }
 
-/// Whether the provider is given a key.
+/// Whether the provider gets a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keyed {
     Yes,
@@ -115,7 +115,7 @@ pub(super) async fn create(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    begin(service, &headers, &body, Keyed::Yes).await
+    handle(service, &headers, &body, Keyed::Yes).await
 }
 
 pub(super) async fn create_unkeyed(
@@ -123,11 +123,11 @@ pub(super) async fn create_unkeyed(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    begin(service, &headers, &body, Keyed::No).await
+    handle(service, &headers, &body, Keyed::No).await
 }
 
-async fn begin(service: Arc<Service>, headers: &HeaderMap, body: &[u8], keyed: Keyed) -> Response {
-    let context = match Context::read(headers, service.heeds_gateway) {
+async fn handle(service: Arc<Service>, headers: &HeaderMap, body: &[u8], keyed: Keyed) -> Response {
+    let context = match RequestContext::read(headers, service.heeds_gateway) {
         Ok(context) => context,
         Err(reason) => return bad_header(reason),
     };
@@ -146,7 +146,7 @@ impl Service {
     async fn pay(
         self: Arc<Self>,
         request: PaymentRequest,
-        context: Context,
+        context: RequestContext,
         keyed: Keyed,
     ) -> Response {
         let key = context.downstream_key;
@@ -167,8 +167,8 @@ impl Service {
             Ok(Some(entry)) => entry,
             Ok(None) => return invalid("this operation is another payment"),
             Err(error) => {
-                let detail = "the payment could not be written down, and nothing was charged";
-                return not_executed(&failed(&error, detail));
+                let detail = "the payment could not be stored, and nothing was charged";
+                return not_executed(&log_failure(&error, detail));
             }
         };
         if entry.payment.charge_id.is_some() && keyed == Keyed::Yes {
@@ -179,55 +179,55 @@ impl Service {
         let fault = context.fault.as_deref();
         let charging = self.provider.charge(&charge, key, fault).await;
         let (status, charge_id, detail) = match charging {
-            Called::Decided(charge) if is_for(&charge, &entry.payment) => {
+            CallOutcome::Decided(charge) if is_for(&charge, &entry.payment) => {
                 (decision(charge.status), Some(charge.id), String::new())
             }
-            Called::Decided(_) => {
+            CallOutcome::Decided(_) => {
                 let detail = "the provider answered with another charge".to_owned();
                 (PaymentStatus::Unknown, None, detail)
             }
-            Called::NotSent(detail) => (PaymentStatus::NotExecuted, None, detail),
-            Called::Unclear(detail) => (PaymentStatus::Unknown, None, detail),
+            CallOutcome::NotSent(detail) => (PaymentStatus::NotExecuted, None, detail),
+            CallOutcome::Unknown(detail) => (PaymentStatus::Unknown, None, detail),
         };
         match self.book.settle(&entry, status, charge_id).await {
             Ok(settled) => answer(settled.payment, &detail),
-            Err(error) => unknown(&failed(&error, "the end could not be written down")),
+            Err(error) => unknown(&log_failure(&error, "the outcome could not be stored")),
         }
     }
 
-    /// Finds out about a payment whose end the service did not see.
-    async fn learn(&self, entry: Entry) -> Result<Learned, BookError> {
+    /// Looks up the outcome of a payment at the provider, unless it is known.
+    async fn look_up(&self, entry: Entry) -> Result<Lookup, BookError> {
         match entry.payment.status {
             PaymentStatus::Succeeded | PaymentStatus::Declined => {
-                return Ok(Learned::Decided(entry.payment));
+                return Ok(Lookup::Decided(entry.payment));
             }
-            PaymentStatus::NotExecuted => return Ok(Learned::Nothing),
+            PaymentStatus::NotExecuted => return Ok(Lookup::Nothing),
             PaymentStatus::Processing | PaymentStatus::Unknown => {}
         }
-        let truth = match (&entry.downstream_key, &entry.payment.operation_id) {
-            (Some(key), _) => self.provider.truth("idempotency_key", key).await,
-            (None, Some(id)) => self.provider.truth("operation_id", id).await,
-            // Nobody can ask about a charge without a name.
-            (None, None) => Truth::Undecided,
+        let charge = match (&entry.downstream_key, &entry.payment.operation_id) {
+            (Some(key), _) => self.provider.look_up("idempotency_key", key).await,
+            (None, Some(id)) => self.provider.look_up("operation_id", id).await,
+            // A charge without key and operation cannot be looked up.
+            (None, None) => ChargeLookup::Undecided,
         };
-        match truth {
-            Truth::Decided(charge) if is_for(&charge, &entry.payment) => {
+        match charge {
+            ChargeLookup::Decided(charge) if is_for(&charge, &entry.payment) => {
                 let status = decision(charge.status);
                 let settled = self.book.settle(&entry, status, Some(charge.id)).await?;
-                Ok(Learned::Decided(settled.payment))
+                Ok(Lookup::Decided(settled.payment))
             }
-            // While this process is still calling, the provider may not have read the call yet.
-            Truth::Nothing if entry.payment.status == PaymentStatus::Unknown => {
-                Ok(Learned::Nothing)
+            // While this process is still calling, the provider may not have received the call yet.
+            ChargeLookup::Nothing if entry.payment.status == PaymentStatus::Unknown => {
+                Ok(Lookup::Nothing)
             }
-            Truth::Nothing | Truth::Decided(_) | Truth::Undecided => {
-                Ok(Learned::Undecided(entry.payment))
+            ChargeLookup::Nothing | ChargeLookup::Decided(_) | ChargeLookup::Undecided => {
+                Ok(Lookup::Undecided(entry.payment))
             }
         }
     }
 }
 
-enum Learned {
+enum Lookup {
     Decided(Payment),
     Nothing,
     Undecided(Payment),
@@ -245,19 +245,19 @@ pub(super) async fn find_by_operation(
     State(service): State<Arc<Service>>,
     Path(operation_id): Path<String>,
 ) -> Response {
-    let learned = match service.book.find_by_operation(operation_id).await {
-        Ok(Some(entry)) => service.learn(entry).await,
-        Ok(None) => return not_found("this operation never came here"),
+    let found = match service.book.find_by_operation(operation_id).await {
+        Ok(Some(entry)) => service.look_up(entry).await,
+        Ok(None) => return not_found("this operation is not known here"),
         Err(error) => Err(error),
     };
-    match learned {
-        // What the first caller would have been told: 402 where it was declined.
-        Ok(Learned::Decided(payment)) if payment.status == PaymentStatus::Declined => {
+    match found {
+        // The same status as in the answer to `POST /payments`: 402 where it was declined.
+        Ok(Lookup::Decided(payment)) if payment.status == PaymentStatus::Declined => {
             (StatusCode::PAYMENT_REQUIRED, Json(payment)).into_response()
         }
-        Ok(Learned::Decided(payment)) => Json(payment).into_response(),
-        Ok(Learned::Undecided(payment)) => (StatusCode::ACCEPTED, Json(payment)).into_response(),
-        Ok(Learned::Nothing) => not_found("this operation charged nothing"),
+        Ok(Lookup::Decided(payment)) => Json(payment).into_response(),
+        Ok(Lookup::Undecided(payment)) => (StatusCode::ACCEPTED, Json(payment)).into_response(),
+        Ok(Lookup::Nothing) => not_found("this operation charged nothing"),
         Err(error) => unreadable_book(&error),
     }
 }
@@ -269,8 +269,8 @@ pub(super) async fn summary(State(service): State<Arc<Service>>) -> Response {
     }
 }
 
-/// The same for every execution of an operation: the provider refuses a key that comes back with
-/// another body, so the payment's id, which is new each time, can only be the last resort.
+/// The same for every execution of an operation: the provider refuses a key with another body. So
+/// the payment's id, which is new each time, is only the last resort.
 fn charge_request(payment: &Payment) -> ChargeRequest {
     let reference = payment.merchant_reference.as_ref();
     let reference = reference.or(payment.operation_id.as_ref());
@@ -287,7 +287,7 @@ fn charge_request(payment: &Payment) -> ChargeRequest {
     }
 }
 
-/// A key can come back with somebody else's charge, if it was used before.
+/// A key that was used before can return the charge of another payment.
 fn is_for(charge: &Charge, payment: &Payment) -> bool {
     let request = charge_request(payment);
     charge.amount == request.amount
@@ -302,7 +302,7 @@ fn decision(status: ChargeStatus) -> PaymentStatus {
     }
 }
 
-/// What a client is told of a payment that was just tried.
+/// The response to `POST /payments`.
 fn answer(payment: Payment, detail: &str) -> Response {
     let location = [
         (header::LOCATION, format!("/payments/{}", payment.id)),
@@ -320,7 +320,7 @@ fn answer(payment: Payment, detail: &str) -> Response {
     }
 }
 
-/// A plain 503 may mean anything; the header says that it is safe to try again.
+/// 503 with the header that makes a retry safe.
 fn not_executed(detail: &str) -> Response {
     let outcome = HeaderValue::from_static("not-executed");
     let refusal = problem(
@@ -331,7 +331,7 @@ fn not_executed(detail: &str) -> Response {
     ([(OUTCOME_HEADER, outcome)], refusal).into_response()
 }
 
-/// The one answer after which trying again is not safe, and giving up is not either.
+/// 504: the charge may have been made, so that neither a retry nor giving up is safe.
 fn unknown(detail: &str) -> Response {
     let outcome = HeaderValue::from_static("unknown");
     let refusal = problem(
@@ -342,12 +342,12 @@ fn unknown(detail: &str) -> Response {
     ([(OUTCOME_HEADER, outcome)], refusal).into_response()
 }
 
-fn failed(error: &BookError, detail: &str) -> String {
+fn log_failure(error: &BookError, detail: &str) -> String {
     tracing::error!(%error, "{detail}");
     detail.to_owned()
 }
 
 fn unreadable_book(error: &BookError) -> Response {
-    let detail = failed(error, "the payments cannot be read");
+    let detail = log_failure(error, "the payments cannot be read");
     problem(StatusCode::INTERNAL_SERVER_ERROR, "internal", &detail)
 }

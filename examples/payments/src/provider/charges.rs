@@ -1,4 +1,4 @@
-//! `POST /charges`, and asking about charges.
+//! `POST /charges`, and lookups of charges.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,35 +11,35 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde_json::json;
 
-use super::faults::{Fault, Faults, Named, Strike, Switch};
-use super::ledger::{Charge, ChargeRequest, ChargeStatus, Charged, Ledger, OPERATION_ID};
+use super::faults::{AppliedFault, Fault, FaultHeader, FaultSwitch, Faults};
+use super::ledger::{Charge, ChargeRequest, ChargeResult, ChargeStatus, Ledger, OPERATION_ID};
 use super::webhooks::{Deliveries, Sender};
 use crate::problem::{bad_header, invalid, not_found, problem, unreadable};
 use crate::serve::{Running, cut};
 
-/// Makes one request fail.
+/// Makes one request fail: the value is a [`Fault`].
 pub(crate) const FAULT_HEADER: &str = "x-provider-fault";
 const KEY_HEADER: &str = "idempotency-key";
 const MAX_KEY_BYTES: usize = 255;
 
-/// What a request under way can be asked for by.
+/// How a request under way is looked up.
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Name {
     Key(String),
     Operation(String),
 }
 
-/// Where charges are made.
-pub(super) struct Desk {
+/// The state of the provider.
+pub(super) struct ProviderState {
     ledger: Mutex<Ledger>,
-    switch: Switch,
+    switch: FaultSwitch,
     /// Names of requests under way, and how many there are of each.
     pending: Mutex<HashMap<Name, usize>>,
     running: Running,
     webhooks: Option<Arc<Sender>>,
 }
 
-impl Desk {
+impl ProviderState {
     pub(super) fn new(
         ledger: Ledger,
         faults: Faults,
@@ -48,7 +48,7 @@ impl Desk {
     ) -> Self {
         Self {
             ledger: Mutex::new(ledger),
-            switch: Switch::new(faults),
+            switch: FaultSwitch::new(faults),
             pending: Mutex::default(),
             running,
             webhooks,
@@ -64,7 +64,7 @@ impl Desk {
         lock(&self.ledger)
     }
 
-    pub(super) fn switch(&self) -> &Switch {
+    pub(super) fn switch(&self) -> &FaultSwitch {
         &self.switch
     }
 
@@ -77,30 +77,33 @@ impl Desk {
         &self.running
     }
 
-    /// What becomes of a request, by the fault that strikes it; else how it breaks.
-    pub(super) async fn decide(&self, strike: &mut Strike) -> Result<ChargeStatus, Box<Response>> {
-        let broken = match strike.fault {
+    /// Decides about a request by its fault. The error is the response of a failed request.
+    pub(super) async fn decide(
+        &self,
+        apply: &mut AppliedFault,
+    ) -> Result<ChargeStatus, Box<Response>> {
+        let broken = match apply.fault {
             Fault::None | Fault::ResetAfterSuccess => return Ok(ChargeStatus::Succeeded),
             Fault::Decline => return Ok(ChargeStatus::Declined),
             Fault::ResetBefore => cut(),
             Fault::Error500 => {
-                let detail = "the provider broke, as it was told to";
+                let detail = "this failure was requested by a fault";
                 problem(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
             }
             Fault::Error503 => {
-                let detail = "the provider is overloaded, as it was told to be";
+                let detail = "this overload was requested by a fault";
                 problem(StatusCode::SERVICE_UNAVAILABLE, "overloaded", detail)
             }
             Fault::Slow => tokio::select! {
-                () = strike.hold() => return Ok(ChargeStatus::Succeeded),
+                () = apply.hold() => return Ok(ChargeStatus::Succeeded),
                 () = self.running.stopping() => cut(),
             },
         };
         Err(Box::new(broken))
     }
 
-    /// Returns when all that is in the ledger is on the disk.
-    pub(super) fn durable(&self) -> io::Result<()> {
+    /// Returns when the whole ledger is on the disk.
+    pub(super) fn sync_ledger(&self) -> io::Result<()> {
         let sync = self.ledger().sync();
         sync.map_or(Ok(()), |sync| sync.wait())
     }
@@ -109,33 +112,34 @@ impl Desk {
         self: Arc<Self>,
         request: ChargeRequest,
         key: Option<String>,
-        mut strike: Strike,
+        mut apply: AppliedFault,
     ) -> Response {
         let operation = request.metadata.get(OPERATION_ID).cloned();
         let name = key.clone().map(Name::Key);
         let name = name.or_else(|| operation.map(Name::Operation));
         let _pending = Pending::new(Arc::clone(&self), name);
-        let status = match self.decide(&mut strike).await {
+        let status = match self.decide(&mut apply).await {
             Ok(status) => status,
             Err(broken) => return *broken,
         };
-        // On a thread, since writing blocks. A thread also cannot be dropped halfway, between
-        // the file and the memory. One at a time: the lock is what makes duplicates one charge.
-        let desk = Arc::clone(&self);
+        // On a thread, since writing blocks, and because a thread cannot be dropped between the
+        // write to the file and to the memory. The lock makes duplicates one charge.
+        let state = Arc::clone(&self);
         let charging = tokio::task::spawn_blocking(move || {
-            let charged = desk.ledger().charge(request, key, status)?;
-            desk.durable()?;
+            let charged = state.ledger().charge(request, key, status)?;
+            state.sync_ledger()?;
             Ok(charged)
         });
-        let charged: Result<io::Result<Charged>, _> = charging.await;
-        if let (Some(webhooks), Ok(Ok(Charged::Made(charge)))) = (&self.webhooks, &charged) {
-            webhooks.tell(charge);
+        let charged: Result<io::Result<ChargeResult>, _> = charging.await;
+        if let (Some(webhooks), Ok(Ok(ChargeResult::Created(charge)))) = (&self.webhooks, &charged)
+        {
+            webhooks.send_event(charge);
         }
         match charged {
-            Ok(Ok(_)) if strike.fault == Fault::ResetAfterSuccess => cut(),
-            Ok(Ok(Charged::Made(charge))) => answer(&charge),
-            Ok(Ok(Charged::Before(charge))) => replayed(answer(&charge)),
-            Ok(Ok(Charged::KeyReused)) => key_reused("this key was used for another charge"),
+            Ok(Ok(_)) if apply.fault == Fault::ResetAfterSuccess => cut(),
+            Ok(Ok(ChargeResult::Created(charge))) => answer(&charge),
+            Ok(Ok(ChargeResult::Existing(charge))) => replayed(answer(&charge)),
+            Ok(Ok(ChargeResult::KeyReused)) => key_reused("this key was used for another charge"),
             Ok(Err(error)) => ledger_failed(&error),
             Err(error) => ledger_failed(&error),
         }
@@ -143,7 +147,7 @@ impl Desk {
 }
 
 pub(super) async fn create(
-    State(desk): State<Arc<Desk>>,
+    State(state): State<Arc<ProviderState>>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
@@ -158,37 +162,39 @@ pub(super) async fn create(
     if let Err(reason) = request.check() {
         return invalid(reason);
     }
-    let strike = desk.switch.strike(named);
-    let work = Arc::clone(&desk).perform(request, key, strike);
-    desk.running.detach(work).await.unwrap_or_else(cut)
+    let apply = state.switch.apply(named);
+    let work = Arc::clone(&state).perform(request, key, apply);
+    state.running.detach(work).await.unwrap_or_else(cut)
 }
 
-pub(super) async fn find(State(desk): State<Arc<Desk>>, Path(id): Path<String>) -> Response {
-    match desk.ledger().find(&id) {
+pub(super) async fn find(
+    State(state): State<Arc<ProviderState>>,
+    Path(id): Path<String>,
+) -> Response {
+    match state.ledger().find(&id) {
         Some(charge) => Json(charge).into_response(),
         None => not_found("there is no such charge"),
     }
 }
 
 pub(super) async fn find_by_name(
-    State(desk): State<Arc<Desk>>,
+    State(state): State<Arc<ProviderState>>,
     Query(name): Query<HashMap<String, String>>,
 ) -> Response {
     let mut given = name.into_iter();
     let name = match (given.next(), given.next()) {
         (Some((name, value)), None) if name == "idempotency_key" => Name::Key(value),
         (Some((name, value)), None) if name == "operation_id" => Name::Operation(value),
-        (Some(_) | None, _) => return invalid("name an idempotency_key or an operation_id"),
+        (Some(_) | None, _) => return invalid("send idempotency_key or operation_id"),
     };
-    // In this order: a request that ends between two looks is found by the next one. The other
-    // way around it would be found by none, and "no" would be a lie. One that is found and still
-    // under way may not be on the disk yet.
-    let before = lock(&desk.pending).contains_key(&name);
+    // In this order: a request that ends between two of these reads is found by the next one, so
+    // 404 is never wrong. A charge that is still under way may not be on the disk yet.
+    let before = lock(&state.pending).contains_key(&name);
     let found = match &name {
-        Name::Key(key) => desk.ledger().find_by_key(key).cloned(),
-        Name::Operation(id) => desk.ledger().find_by_operation(id).cloned(),
+        Name::Key(key) => state.ledger().find_by_key(key).cloned(),
+        Name::Operation(id) => state.ledger().find_by_operation(id).cloned(),
     };
-    let still = lock(&desk.pending).contains_key(&name);
+    let still = lock(&state.pending).contains_key(&name);
     match found {
         Some(charge) if !still => Json(charge).into_response(),
         None if !before && !still => not_found("there is no such charge"),
@@ -230,7 +236,7 @@ pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str
     let mut lines = headers.get_all(KEY_HEADER).iter();
     match (lines.next(), lines.next()) {
         (None, _) => Ok(None),
-        (Some(_), Some(_)) => Err("Idempotency-Key is there twice"),
+        (Some(_), Some(_)) => Err("Idempotency-Key occurs twice"),
         (Some(line), None) => match line.to_str() {
             Ok(key) if (1..=MAX_KEY_BYTES).contains(&key.len()) => Ok(Some(key.to_owned())),
             _ => Err("Idempotency-Key is from 1 to 255 visible characters"),
@@ -238,35 +244,35 @@ pub(super) fn key_of(headers: &HeaderMap) -> Result<Option<String>, &'static str
     }
 }
 
-pub(super) fn fault_of(headers: &HeaderMap) -> Result<Option<Named>, &'static str> {
+pub(super) fn fault_of(headers: &HeaderMap) -> Result<Option<FaultHeader>, &'static str> {
     let Some(line) = headers.get(FAULT_HEADER) else {
         return Ok(None);
     };
-    let named = line.to_str().ok().and_then(Named::parse);
+    let named = line.to_str().ok().and_then(FaultHeader::parse);
     named
         .map(Some)
-        .ok_or("X-Provider-Fault names no fault of this provider")
+        .ok_or("X-Provider-Fault is not a fault of this provider")
 }
 
-/// A request under way. Until it is dropped nobody is told that there is no charge.
+/// A request under way. Until it is dropped, lookups do not answer 404.
 struct Pending {
-    desk: Arc<Desk>,
+    state: Arc<ProviderState>,
     name: Option<Name>,
 }
 
 impl Pending {
-    fn new(desk: Arc<Desk>, name: Option<Name>) -> Self {
+    fn new(state: Arc<ProviderState>, name: Option<Name>) -> Self {
         if let Some(name) = &name {
-            *lock(&desk.pending).entry(name.clone()).or_default() += 1;
+            *lock(&state.pending).entry(name.clone()).or_default() += 1;
         }
-        Self { desk, name }
+        Self { state, name }
     }
 }
 
 impl Drop for Pending {
     fn drop(&mut self) {
         let Some(name) = &self.name else { return };
-        let mut pending = lock(&self.desk.pending);
+        let mut pending = lock(&self.state.pending);
         if let Some(count) = pending.get_mut(name) {
             *count -= 1;
             if *count == 0 {
@@ -276,7 +282,7 @@ impl Drop for Pending {
     }
 }
 
-/// A thread that panicked inside left whole entries or none: they are added last.
+/// A panic leaves complete entries only: they are added last.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

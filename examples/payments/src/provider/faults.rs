@@ -1,4 +1,4 @@
-//! How the provider breaks, and for how long.
+//! How the provider fails, and for how long.
 
 use std::time::Duration;
 
@@ -6,21 +6,20 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-/// Longer than any client waits, and short enough that nobody forgets what was put.
+/// Longer than any client waits.
 const MAX_DELAY_MS: u64 = 600_000;
-/// Long enough to be felt at a terminal, within the service's timeout.
+/// Noticeable at a terminal, and shorter than the service's timeout.
 const DEFAULT_DELAY_MS: u64 = 5_000;
 
-/// A way to break.
+/// A fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Fault {
-    /// It works.
+    /// No fault.
     #[default]
     None,
-    /// Waits before it charges. The charge is made afterwards, even if the client gave up:
-    /// what was unknown becomes true later.
+    /// Waits before it charges. The charge is made afterwards, even if the client gave up.
     Slow,
     /// The charge is made and written; then the connection is reset without a byte of answer.
     ResetAfterSuccess,
@@ -36,20 +35,19 @@ pub enum Fault {
     Error503,
 }
 
-/// How the provider breaks from now on: the body of `PUT /faults`.
+/// How the provider fails from now on: the body of `PUT /faults`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Faults {
-    /// How many requests it strikes before all is well again; every one where absent.
+    /// How many requests fail; all where absent.
     #[serde(default)]
     pub next: Option<u32>,
-    /// The way to break.
+    /// The fault.
     pub fault: Fault,
-    /// How long [`Fault::Slow`] waits. Putting other faults ends the wait of those that are
-    /// held, so that a test need not wait for time to pass.
+    /// How long [`Fault::Slow`] waits. `PUT /faults` ends the delay of waiting requests.
     #[serde(default = "default_delay_ms")]
     pub delay_ms: u64,
-    /// How likely a request is struck, from 0 to 1.
+    /// The probability that a request fails, from 0 to 1.
     #[serde(default = "always")]
     pub probability: f64,
 }
@@ -61,7 +59,7 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Every request is struck.
+    /// Every request fails.
     pub fn every(fault: Fault) -> Self {
         Self {
             next: None,
@@ -71,7 +69,7 @@ impl Faults {
         }
     }
 
-    /// The next `count` requests are struck.
+    /// The next `count` requests fail.
     pub fn next(count: u32, fault: Fault) -> Self {
         Self {
             next: Some(count),
@@ -89,8 +87,8 @@ impl Faults {
         Ok(())
     }
 
-    /// What strikes one request.
-    fn strike(&mut self) -> Fault {
+    /// Draws the fault of one request.
+    fn draw(&mut self) -> Fault {
         if self.next == Some(0) || !happens(self.probability) {
             return Fault::None;
         }
@@ -109,21 +107,21 @@ fn always() -> f64 {
     1.0
 }
 
-/// Chance from the random end of a UUID: good enough to break things by, without a generator.
+/// Draws with the random end of a UUID, which needs no random number generator.
 pub(super) fn happens(probability: f64) -> bool {
     let [.., a, b, c, d] = *Uuid::now_v7().as_bytes();
     let drawn = u32::from_be_bytes([a, b, c, d]);
     f64::from(drawn) < probability * (f64::from(u32::MAX) + 1.0)
 }
 
-/// A fault as a header names it: `decline`, `slow`, `slow:1500`.
+/// The value of a fault header: `decline`, `slow`, `slow:1500`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct FaultHeader {
     pub(super) fault: Fault,
     pub(super) delay_ms: u64,
 }
 
-impl Named {
+impl FaultHeader {
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (name, delay) = match text.split_once(':') {
             Some((name, delay)) => (name, Some(delay.parse::<u64>().ok()?)),
@@ -136,15 +134,15 @@ impl Named {
     }
 }
 
-/// What happens to one request, and how it would learn that this has been called off.
-pub(super) struct Strike {
+/// The fault of one request, which can be called off while it waits.
+pub(super) struct AppliedFault {
     pub(super) fault: Fault,
     delay: Duration,
     changes: watch::Receiver<Faults>,
 }
 
-impl Strike {
-    /// Waits for the delay, or until other faults are put.
+impl AppliedFault {
+    /// Waits for the delay, or for the next `PUT /faults`.
     pub(super) async fn hold(&mut self) {
         tokio::select! {
             () = tokio::time::sleep(self.delay) => {}
@@ -154,9 +152,9 @@ impl Strike {
 }
 
 /// The faults in force.
-pub(super) struct Switch(watch::Sender<Faults>);
+pub(super) struct FaultSwitch(watch::Sender<Faults>);
 
-impl Switch {
+impl FaultSwitch {
     pub(super) fn new(faults: Faults) -> Self {
         Self(watch::Sender::new(faults))
     }
@@ -170,26 +168,26 @@ impl Switch {
         faults
     }
 
-    /// Decides about one request. A fault named by the request itself uses up none of `next`.
-    pub(super) fn strike(&self, named: Option<Named>) -> Strike {
-        // Subscribed before deciding: faults put in between must still end the wait.
+    /// The fault of one request. A fault header does not count towards `next`.
+    pub(super) fn apply(&self, named: Option<FaultHeader>) -> AppliedFault {
+        // Subscribed before the draw: a `PUT /faults` in between must still end the wait.
         let changes = self.0.subscribe();
         let mut decided = named;
         if decided.is_none() {
             self.0.send_if_modified(|faults| {
-                decided = Some(Named {
-                    fault: faults.strike(),
+                decided = Some(FaultHeader {
+                    fault: faults.draw(),
                     delay_ms: faults.delay_ms,
                 });
-                // Counting down is no change that should end a wait.
+                // Counting down must not end the wait of other requests.
                 false
             });
         }
-        let decided = decided.unwrap_or(Named {
+        let decided = decided.unwrap_or(FaultHeader {
             fault: Fault::None,
             delay_ms: 0,
         });
-        Strike {
+        AppliedFault {
             fault: decided.fault,
             delay: Duration::from_millis(decided.delay_ms),
             changes,
@@ -202,19 +200,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_is_used_up() {
-        let switch = Switch::new(Faults::next(2, Fault::Decline));
-        let struck: Vec<Fault> = (0..3).map(|_| switch.strike(None).fault).collect();
-        assert_eq!(struck, [Fault::Decline, Fault::Decline, Fault::None]);
+    fn faults_end_after_their_count() {
+        let switch = FaultSwitch::new(Faults::next(2, Fault::Decline));
+        let drawn: Vec<Fault> = (0..3).map(|_| switch.apply(None).fault).collect();
+        assert_eq!(drawn, [Fault::Decline, Fault::Decline, Fault::None]);
         assert_eq!(switch.current().next, Some(0));
     }
 
     #[test]
-    fn a_named_fault_leaves_the_count_alone() {
-        let switch = Switch::new(Faults::next(1, Fault::Decline));
-        let named = Named::parse("reset_before");
-        assert_eq!(switch.strike(named).fault, Fault::ResetBefore);
-        assert_eq!(switch.strike(None).fault, Fault::Decline);
+    fn a_fault_header_does_not_count_down() {
+        let switch = FaultSwitch::new(Faults::next(1, Fault::Decline));
+        let named = FaultHeader::parse("reset_before");
+        assert_eq!(switch.apply(named).fault, Fault::ResetBefore);
+        assert_eq!(switch.apply(None).fault, Fault::Decline);
     }
 
     #[test]
@@ -226,11 +224,11 @@ mod tests {
     }
 
     #[test]
-    fn headers_name_faults() {
-        let slow = Named::parse("slow:1500").expect("a fault");
+    fn fault_headers_are_parsed() {
+        let slow = FaultHeader::parse("slow:1500").expect("a fault");
         assert_eq!((slow.fault, slow.delay_ms), (Fault::Slow, 1500));
         assert_eq!(
-            Named::parse("error_503").expect("a fault").fault,
+            FaultHeader::parse("error_503").expect("a fault").fault,
             Fault::Error503
         );
         for wrong in [
@@ -242,7 +240,7 @@ mod tests {
             "decline:5",
             "x",
         ] {
-            assert_eq!(Named::parse(wrong), None, "{wrong:?}");
+            assert_eq!(FaultHeader::parse(wrong), None, "{wrong:?}");
         }
     }
 

@@ -10,24 +10,24 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::refunds::{Refund, RefundRequest, Refunded};
+use super::refunds::{Refund, RefundRequest, RefundResult};
 use crate::Error;
 use file::LedgerFile;
 pub(super) use file::Sync;
 
-/// The whole ledger is in memory. More than any demonstration makes, and well within it.
+/// The ledger is kept in memory. More than any demonstration needs.
 const MAX_ENTRIES: usize = 1_000_000;
-/// Ten thousand million in most currencies; sums of a full ledger stay within 64 bits.
+/// Sums of a full ledger stay within 64 bits.
 pub(crate) const MAX_AMOUNT: i64 = 1_000_000_000_000;
 /// As long as the longest idempotency key: the service may use one as the reference.
 const MAX_TEXT_BYTES: usize = 255;
 /// As many as providers commonly allow.
 const MAX_METADATA: usize = 20;
 
-/// The metadata by which a charge can be asked for, too.
+/// The metadata by which a charge can be looked up.
 pub(super) const OPERATION_ID: &str = "operation_id";
 
-/// What a charge is asked for with.
+/// The body of `POST /charges`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 // A field that is not understood could make two different requests look the same.
 #[serde(deny_unknown_fields)]
@@ -36,12 +36,12 @@ pub struct ChargeRequest {
     pub amount: i64,
     /// Three capital letters.
     pub currency: String,
-    /// What the merchant calls it.
+    /// The merchant's reference.
     pub reference: String,
     /// A token for the card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<String>,
-    /// The merchant's own; it comes back in events.
+    /// The merchant's metadata, which events contain.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
 }
@@ -84,20 +84,20 @@ pub enum ChargeStatus {
 /// An entry of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Charge {
-    /// The provider's name for it.
+    /// The id at the provider.
     pub id: String,
-    /// The key it was asked for under, if any.
+    /// The idempotency key of the request, if any.
     pub idempotency_key: Option<String>,
     /// In minor units.
     pub amount: i64,
     /// Three capital letters.
     pub currency: String,
-    /// What the merchant calls it.
+    /// The merchant's reference.
     pub reference: String,
     /// A token for the card.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub card: Option<String>,
-    /// The merchant's own.
+    /// The merchant's metadata.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metadata: BTreeMap<String, String>,
     /// Whether money moved.
@@ -114,7 +114,7 @@ impl Charge {
     }
 }
 
-/// The ledger at a glance: the answer of `GET /ledger/summary`.
+/// A summary of the ledger: the answer of `GET /ledger/summary`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     /// All entries.
@@ -125,7 +125,7 @@ pub struct Summary {
     pub declined: usize,
     /// Keys with more than one entry. Always empty, or the provider itself is broken.
     pub duplicate_keys: BTreeMap<String, usize>,
-    /// References with more than one entry: somebody was charged twice for one thing.
+    /// References with more than one entry: a customer was charged twice.
     pub duplicate_references: BTreeMap<String, usize>,
     /// Refunds by which money moved back.
     #[serde(default)]
@@ -138,13 +138,13 @@ pub struct Summary {
     pub refunded_more_than_once: BTreeMap<String, usize>,
 }
 
-/// What became of a request.
-pub(super) enum Charged {
+/// The result of a charge request.
+pub(super) enum ChargeResult {
     /// A new entry was written.
-    Made(Charge),
-    /// The key had been used for the same request, and this came of it.
-    Before(Charge),
-    /// The key had been used for another request.
+    Created(Charge),
+    /// The key was used before for the same request, with this result.
+    Existing(Charge),
+    /// The key was used before for another request.
     KeyReused,
 }
 
@@ -158,7 +158,7 @@ pub(super) struct Ledger {
     file: Option<LedgerFile>,
 }
 
-/// A line of the file. Only a refund is of a charge.
+/// A line of the file. Only a refund has a `charge_id`.
 enum Line {
     Charge(Charge),
     Refund(Refund),
@@ -206,7 +206,7 @@ impl Ledger {
         Ok(ledger)
     }
 
-    /// What to wait for before anybody is told of an entry; nothing where there is no file.
+    /// What to wait for before an entry may be acknowledged; `None` without a file.
     pub(super) fn sync(&self) -> Option<Sync> {
         self.file.as_ref().map(LedgerFile::sync)
     }
@@ -217,12 +217,12 @@ impl Ledger {
         request: ChargeRequest,
         key: Option<String>,
         status: ChargeStatus,
-    ) -> io::Result<Charged> {
+    ) -> io::Result<ChargeResult> {
         if let Some(before) = key.as_deref().and_then(|key| self.find_by_key(key)) {
             return Ok(if before.answers(&request) {
-                Charged::Before(before.clone())
+                ChargeResult::Existing(before.clone())
             } else {
-                Charged::KeyReused
+                ChargeResult::KeyReused
             });
         }
         if self.entries.len() >= MAX_ENTRIES {
@@ -242,28 +242,28 @@ impl Ledger {
             file.append(&charge)?;
         }
         self.remember(charge.clone());
-        Ok(Charged::Made(charge))
+        Ok(ChargeResult::Created(charge))
     }
 
-    /// Pays back some of a charge, unless the key has a refund. It is durable after the next
+    /// Refunds a charge or a part of it, unless the key has a refund. It is durable after the next
     /// [`Sync::wait`].
     pub(super) fn refund(
         &mut self,
         request: RefundRequest,
         key: Option<String>,
         status: ChargeStatus,
-    ) -> io::Result<Refunded> {
+    ) -> io::Result<RefundResult> {
         let before = key.as_ref().and_then(|key| self.refunds_by_key.get(key));
         if let Some(before) = before.map(|&index| &self.refunds[index]) {
             return Ok(if before.answers(&request) {
-                Refunded::Before(before.clone())
+                RefundResult::Existing(before.clone())
             } else {
-                Refunded::KeyReused
+                RefundResult::KeyReused
             });
         }
         let paid = self.find(&request.charge_id);
         let Some(paid) = paid.filter(|charge| charge.status == ChargeStatus::Succeeded) else {
-            return Ok(Refunded::NothingPaid);
+            return Ok(RefundResult::NothingPaid);
         };
         let (paid, currency) = (paid.amount, paid.currency.clone());
         let moved = |refund: &&Refund| {
@@ -271,7 +271,7 @@ impl Ledger {
         };
         let back: i64 = self.refunds.iter().filter(moved).map(|r| r.amount).sum();
         if request.amount > paid - back {
-            return Ok(Refunded::TooMuch);
+            return Ok(RefundResult::TooMuch);
         }
         if self.entries.len() + self.refunds.len() >= MAX_ENTRIES {
             return Err(io::Error::other("the ledger is full"));
@@ -288,7 +288,7 @@ impl Ledger {
             file.append(&refund)?;
         }
         self.remember_refund(refund.clone());
-        Ok(Refunded::Made(refund))
+        Ok(RefundResult::Created(refund))
     }
 
     pub(super) fn refunds(&self) -> &[Refund] {
@@ -303,7 +303,7 @@ impl Ledger {
         self.by_key.get(key).map(|&index| &self.entries[index])
     }
 
-    /// The first charge that was made for an operation, by what its metadata say.
+    /// The first charge with this operation in its metadata.
     pub(super) fn find_by_operation(&self, id: &str) -> Option<&Charge> {
         self.by_operation.get(id).map(|&index| &self.entries[index])
     }
@@ -312,7 +312,7 @@ impl Ledger {
         &self.entries
     }
 
-    /// Counted from the entries and not from the indices, which could not show a duplicate.
+    /// Counted from the entries, since the indices cannot contain duplicates.
     pub(super) fn summary(&self) -> Summary {
         let mut summary = Summary {
             count: self.entries.len(),

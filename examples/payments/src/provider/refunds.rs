@@ -1,4 +1,4 @@
-//! `POST /refunds`: money that goes back, each time an entry of its own in the ledger.
+//! `POST /refunds`. Each refund is an entry of the ledger.
 
 use std::io;
 use std::sync::Arc;
@@ -10,30 +10,30 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::charges::{Desk, fault_of, key_of, key_reused, ledger_failed, replayed};
-use super::faults::{Fault, Strike};
+use super::charges::{ProviderState, fault_of, key_of, key_reused, ledger_failed, replayed};
+use super::faults::{AppliedFault, Fault};
 use super::ledger::{ChargeStatus, MAX_AMOUNT};
 use crate::problem::{bad_header, invalid, problem, unreadable};
 use crate::serve::cut;
 
-/// What a refund is asked for with.
+/// The body of `POST /refunds`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RefundRequest {
-    /// Of which charge.
+    /// The refunded charge.
     pub charge_id: String,
     /// In minor units: all of the charge, or a part.
     pub amount: i64,
 }
 
-/// An entry of the ledger by which money moves back.
+/// A refund in the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refund {
-    /// The provider's name for it.
+    /// The id at the provider.
     pub id: String,
-    /// The key it was asked for under, if any.
+    /// The idempotency key of the request, if any.
     pub idempotency_key: Option<String>,
-    /// Of which charge.
+    /// The refunded charge.
     pub charge_id: String,
     /// In minor units.
     pub amount: i64,
@@ -49,13 +49,13 @@ impl Refund {
     }
 }
 
-/// What became of a request.
-pub(super) enum Refunded {
+/// The result of a refund request.
+pub(super) enum RefundResult {
     /// A new entry was written.
-    Made(Refund),
-    /// The key had been used for the same request, and this came of it.
-    Before(Refund),
-    /// The key had been used for another request.
+    Created(Refund),
+    /// The key was used before for the same request, with this result.
+    Existing(Refund),
+    /// The key was used before for another request.
     KeyReused,
     /// There is no such charge, or it was declined.
     NothingPaid,
@@ -64,7 +64,7 @@ pub(super) enum Refunded {
 }
 
 pub(super) async fn create(
-    State(desk): State<Arc<Desk>>,
+    State(state): State<Arc<ProviderState>>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
@@ -79,39 +79,41 @@ pub(super) async fn create(
     if !(1..=MAX_AMOUNT).contains(&request.amount) {
         return invalid("amount is from 1 to 1000000000000 minor units");
     }
-    let strike = desk.switch().strike(named);
-    let work = perform(Arc::clone(&desk), request, key, strike);
-    desk.running().detach(work).await.unwrap_or_else(cut)
+    let apply = state.switch().apply(named);
+    let work = perform(Arc::clone(&state), request, key, apply);
+    state.running().detach(work).await.unwrap_or_else(cut)
 }
 
-pub(super) async fn list(State(desk): State<Arc<Desk>>) -> Json<Vec<Refund>> {
-    Json(desk.ledger().refunds().to_vec())
+pub(super) async fn list(State(state): State<Arc<ProviderState>>) -> Json<Vec<Refund>> {
+    Json(state.ledger().refunds().to_vec())
 }
 
 async fn perform(
-    desk: Arc<Desk>,
+    state: Arc<ProviderState>,
     request: RefundRequest,
     key: Option<String>,
-    mut strike: Strike,
+    mut apply: AppliedFault,
 ) -> Response {
-    let status = match desk.decide(&mut strike).await {
+    let status = match state.decide(&mut apply).await {
         Ok(status) => status,
         Err(broken) => return *broken,
     };
-    // On a thread, and one at a time, as charges are.
+    // On a thread, as for charges.
     let refunding = tokio::task::spawn_blocking(move || {
-        let refunded = desk.ledger().refund(request, key, status)?;
-        desk.durable()?;
+        let refunded = state.ledger().refund(request, key, status)?;
+        state.sync_ledger()?;
         Ok(refunded)
     });
-    let refunded: Result<io::Result<Refunded>, _> = refunding.await;
+    let refunded: Result<io::Result<RefundResult>, _> = refunding.await;
     match refunded {
-        Ok(Ok(_)) if strike.fault == Fault::ResetAfterSuccess => cut(),
-        Ok(Ok(Refunded::Made(refund))) => answer(&refund),
-        Ok(Ok(Refunded::Before(refund))) => replayed(answer(&refund)),
-        Ok(Ok(Refunded::KeyReused)) => key_reused("this key was used for another refund"),
-        Ok(Ok(Refunded::NothingPaid)) => invalid("there is no such charge, or nothing was paid"),
-        Ok(Ok(Refunded::TooMuch)) => problem(
+        Ok(Ok(_)) if apply.fault == Fault::ResetAfterSuccess => cut(),
+        Ok(Ok(RefundResult::Created(refund))) => answer(&refund),
+        Ok(Ok(RefundResult::Existing(refund))) => replayed(answer(&refund)),
+        Ok(Ok(RefundResult::KeyReused)) => key_reused("this key was used for another refund"),
+        Ok(Ok(RefundResult::NothingPaid)) => {
+            invalid("there is no such charge, or nothing was paid")
+        }
+        Ok(Ok(RefundResult::TooMuch)) => problem(
             StatusCode::UNPROCESSABLE_ENTITY,
             "refund_too_large",
             "less than that is left of the charge",

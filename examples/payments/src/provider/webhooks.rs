@@ -1,5 +1,5 @@
-//! What the provider tells of its charges by itself: events, signed as Standard Webhooks has it,
-//! and as unreliable as the rest of it.
+//! Webhooks of the provider: an event for each charge, signed as in Standard Webhooks, and delivered
+//! unreliably on request.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,14 +19,14 @@ use super::ledger::{Charge, ChargeStatus};
 use crate::Error;
 use crate::serve::Running;
 
-/// How often an event is sent until somebody takes it.
+/// How often an event is sent until the receiver accepts it.
 const ATTEMPTS: u32 = 5;
 /// Between two attempts at first; it doubles.
 const PAUSE: Duration = Duration::from_millis(200);
 /// How long a receiver may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Where events go, and what goes wrong on the way.
+/// The receiver of events, and how delivery fails.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Webhooks {
@@ -34,13 +34,14 @@ pub struct Webhooks {
     pub url: String,
     /// `whsec_` and the key in base64.
     pub secret: String,
-    /// How likely an event is never sent.
+    /// The probability that an event is never sent.
     pub drop: f64,
-    /// How likely it is sent twice.
+    /// The probability that it is sent twice.
     pub duplicate: f64,
-    /// How likely somebody else sends one beside it that says the opposite, without the secret.
+    /// The probability that a forged event with the opposite outcome is sent as well, signed with a
+    /// wrong secret.
     pub forge: f64,
-    /// The longest that an event may be late, by chance: later ones overtake it.
+    /// The longest random delay of an event, so that later ones overtake it.
     pub late: Duration,
 }
 
@@ -58,12 +59,12 @@ impl Webhooks {
     }
 }
 
-/// What became of the events: the answer of `GET /webhooks/summary`.
+/// Counts of deliveries: the answer of `GET /webhooks/summary`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Deliveries {
-    /// Taken by the receiver, repetitions included.
+    /// Accepted by the receiver, duplicates included.
     pub taken: u64,
-    /// Given up after the last attempt.
+    /// Not accepted after the last attempt.
     pub given_up: u64,
     /// Never sent.
     pub dropped: u64,
@@ -71,7 +72,7 @@ pub struct Deliveries {
     pub duplicated: u64,
     /// Forged, and refused with 401.
     pub forged_refused: u64,
-    /// Forged, and answered otherwise. Always 0, or the receiver is broken.
+    /// Forged, and accepted. Always 0, or the receiver is broken.
     pub forged_taken: u64,
     /// On the way.
     pub under_way: u64,
@@ -111,8 +112,8 @@ impl Sender {
         }
     }
 
-    /// Tells of a charge, sooner or later, or not.
-    pub(super) fn tell(self: &Arc<Self>, charge: &Charge) {
+    /// Sends the event of a charge in the background.
+    pub(super) fn send_event(self: &Arc<Self>, charge: &Charge) {
         if happens(self.config.forge) {
             self.send(Event::of(charge, opposite(charge.status)), vec![7; 32]);
         }
@@ -129,14 +130,17 @@ impl Sender {
 
     fn send(self: &Arc<Self>, event: Event, key: Vec<u8>) {
         self.under_way.fetch_add(1, Ordering::SeqCst);
-        let (sender, late) = (Arc::clone(self), self.config.late.mul_f64(chance()));
+        let (sender, late) = (
+            Arc::clone(self),
+            self.config.late.mul_f64(random_fraction()),
+        );
         let running = self.running.clone();
         tokio::spawn(async move {
             let deliver = async {
                 tokio::time::sleep(late).await;
                 sender.deliver(&event, &key).await;
             };
-            running.detach_unheard(deliver).await;
+            running.track(deliver).await;
             sender.under_way.fetch_sub(1, Ordering::SeqCst);
         });
     }
@@ -192,7 +196,7 @@ struct Event {
 
 impl Event {
     fn of(charge: &Charge, status: ChargeStatus) -> Self {
-        let told = Charge {
+        let object = Charge {
             status,
             ..charge.clone()
         };
@@ -202,7 +206,7 @@ impl Event {
         };
         let body = json!({
             "type": kind,
-            "data": { "object": told, "metadata": charge.metadata },
+            "data": { "object": object, "metadata": charge.metadata },
         });
         Self {
             id: format!("evt_{}", Uuid::now_v7().simple()),
@@ -218,18 +222,18 @@ fn opposite(status: ChargeStatus) -> ChargeStatus {
     }
 }
 
-/// What a signature says when it was made.
+/// The timestamp of a signature.
 #[allow(
     clippy::disallowed_methods,
-    reason = "the provider is no part of Semel and has a clock of its own"
+    reason = "the provider is not part of Semel and has its own clock"
 )]
 fn seconds() -> Option<u64> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.ok().map(|now| now.as_secs())
 }
 
-/// From 0 to 1, by chance.
-fn chance() -> f64 {
+/// A random number from 0 to 1.
+fn random_fraction() -> f64 {
     let [.., a, b, c, d] = *Uuid::now_v7().as_bytes();
     f64::from(u32::from_be_bytes([a, b, c, d])) / f64::from(u32::MAX)
 }

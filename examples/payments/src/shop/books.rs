@@ -1,8 +1,8 @@
-//! The shop's books: what is written in one transaction each, and what can be read.
+//! The shop's books. Each method is one transaction.
 //!
-//! A phase of an operation writes into them by a [`Writing`], which leaves its transaction open:
-//! the library adds how far the operation has come, and commits both. What consumers write is
-//! committed with the marker of the message that they heard.
+//! A phase of an operation returns a [`PhaseFuture`], which leaves its transaction open: the library
+//! adds the recovery point of the operation and commits both. A consumer commits its write together
+//! with the marker of the message.
 
 pub(super) mod postgres;
 mod queries;
@@ -10,54 +10,59 @@ pub(super) mod sqlite;
 
 use std::pin::Pin;
 
-use semel::{Local, OperationId};
+use semel::OperationId;
+use semel::store::LocalPhase;
 use serde::{Deserialize, Serialize};
 
 use super::pay::Order;
 use super::refund::RefundOrder;
 use crate::provider::{self, Charge, ChargeStatus};
 
-/// Why something was not written or read. Nothing of it was.
-pub(super) type Failed = Box<dyn std::error::Error + Send + Sync>;
+/// A failed transaction: nothing was committed.
+pub(super) type BooksError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A transaction on its way, to be committed by whoever takes it further.
-pub(super) type Writing<T> = Doing<Local<T>>;
+/// An open transaction, which the library commits.
+pub(super) type PhaseFuture<T> = BooksFuture<LocalPhase<T>>;
 
-/// Something that is done to the books.
-pub(super) type Doing<T> = Pin<Box<dyn Future<Output = Result<T, Failed>> + Send>>;
+/// A transaction of its own.
+pub(super) type BooksFuture<T> = Pin<Box<dyn Future<Output = Result<T, BooksError>> + Send>>;
 
-/// The books, whatever they are kept in.
+/// The books, in either database.
 pub(super) trait Books: Send + Sync {
-    /// The row of a payment, unless its reference is taken.
-    fn open_payment(&self, operation: OperationId, order: Order) -> Writing<Opened>;
+    /// Inserts the row of a payment, unless its reference is taken.
+    fn open_payment(&self, operation: OperationId, order: Order) -> PhaseFuture<OpenPaymentResult>;
 
-    /// What the provider decided, and the event where money moved.
-    fn settle_payment(&self, payment: Payment, charge: Charge) -> Writing<Settled>;
+    /// Writes the provider's decision, and the event where money moved.
+    fn settle_payment(&self, payment: Payment, charge: Charge) -> PhaseFuture<SettledPayment>;
 
-    /// The row of a refund, and room for it in its payment.
-    fn open_refund(&self, operation: OperationId, order: RefundOrder) -> Writing<RefundOpened>;
+    /// Inserts the row of a refund, and reserves its amount in the payment.
+    fn open_refund(
+        &self,
+        operation: OperationId,
+        order: RefundOrder,
+    ) -> PhaseFuture<OpenRefundResult>;
 
-    /// What the provider decided, and the event where money moved back.
-    fn settle_refund(&self, refund: Refund, made: provider::Refund) -> Writing<RefundSettled>;
+    /// Writes the provider's decision, and the event where money moved back.
+    fn settle_refund(&self, refund: Refund, made: provider::Refund) -> PhaseFuture<SettledRefund>;
 
-    /// An entry of the ledger, once for each message.
-    fn enter(&self, message_id: String, entry: Entry) -> Doing<()>;
+    /// Adds an entry to the ledger, once for each message.
+    fn add_ledger_entry(&self, message_id: String, entry: Entry) -> BooksFuture<()>;
 
-    /// An e-mail to be sent, once for each message.
-    fn write_receipt(&self, message_id: String, receipt: Receipt) -> Doing<()>;
+    /// Stores an e-mail to be sent, once for each message.
+    fn write_receipt(&self, message_id: String, receipt: Receipt) -> BooksFuture<()>;
 
-    /// A payment of an account.
-    fn find_payment(&self, id: String, account: String) -> Doing<Option<Payment>>;
+    /// Finds a payment of an account.
+    fn find_payment(&self, id: String, account: String) -> BooksFuture<Option<Payment>>;
 
-    /// How much there is of everything.
-    fn summary(&self) -> Doing<Summary>;
+    /// Counts everything.
+    fn summary(&self) -> BooksFuture<Summary>;
 }
 
-/// How far a payment or a refund is.
+/// The status of a payment or a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// The provider has not decided, as far as we know.
+    /// The provider's decision is not known.
     Processing,
     /// Money moved.
     Succeeded,
@@ -68,48 +73,48 @@ pub enum Status {
 /// A payment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Payment {
-    /// Our name for it.
+    /// The id at the shop.
     pub id: String,
-    /// Whose it is.
+    /// The account that pays.
     pub account: String,
-    /// What the merchant calls it.
+    /// The merchant's reference.
     pub merchant_reference: String,
     /// In minor units.
     pub amount: i64,
     /// Three capital letters.
     pub currency: String,
-    /// How far it is.
+    /// Its status.
     pub status: Status,
-    /// The provider's name for it, once it decided.
+    /// The id at the provider, once it has decided.
     pub charge_id: Option<String>,
-    /// What went back, or is about to, in minor units.
+    /// Refunded or reserved for a refund, in minor units.
     pub refunded: i64,
 }
 
 /// A refund.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refund {
-    /// Our name for it.
+    /// The id at the shop.
     pub id: String,
-    /// Of which payment.
+    /// The refunded payment.
     pub payment_id: String,
-    /// What the provider calls that.
+    /// The payment's id at the provider.
     pub charge_id: String,
     /// In minor units.
     pub amount: i64,
     /// Three capital letters.
     pub currency: String,
-    /// How far it is.
+    /// Its status.
     pub status: Status,
-    /// The provider's name for it, once it decided.
+    /// The id at the provider, once it has decided.
     pub provider_refund_id: Option<String>,
 }
 
-/// What came of opening a payment.
+/// The result of the first phase of a payment.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Opened {
-    /// It is open.
+pub(super) enum OpenPaymentResult {
+    /// The row is there.
     Payment(Payment),
     /// Another payment has the reference.
     ReferenceTaken {
@@ -120,44 +125,44 @@ pub(super) enum Opened {
     },
 }
 
-/// A payment that the provider has decided about: what the client is told.
-pub(super) struct Settled(pub(super) Payment);
+/// A payment with the provider's decision: the response.
+pub(super) struct SettledPayment(pub(super) Payment);
 
-/// What came of opening a refund.
+/// The result of the first phase of a refund.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum RefundOpened {
-    /// It is open.
+pub(super) enum OpenRefundResult {
+    /// The row is there.
     Refund(Refund),
-    /// There is nothing to be refunded.
-    Refused(NoRefund),
+    /// Nothing can be refunded.
+    Refused(RefundRefusal),
 }
 
-/// Why there is no refund.
+/// Why a refund is refused.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum NoRefund {
-    /// No payment, or somebody else's.
+pub(super) enum RefundRefusal {
+    /// The account has no such payment.
     NoPayment,
-    /// It was declined, or is not decided.
+    /// The payment was declined, or is not decided.
     NotPaid,
-    /// Less is left.
+    /// Less is left of the payment.
     TooMuch {
         /// How much.
         left: i64,
     },
 }
 
-/// A refund that the provider has decided about: what the client is told.
-pub(super) struct RefundSettled(pub(super) Refund);
+/// A refund with the provider's decision: the response.
+pub(super) struct SettledRefund(pub(super) Refund);
 
 /// An entry of the ledger.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    /// The payment or the refund: it has one entry.
+    /// The payment or the refund, which has one entry.
     pub(super) about: String,
     pub(super) payment_id: String,
-    /// Below zero where it went out.
+    /// Negative for a refund.
     pub(super) amount: i64,
     pub(super) currency: String,
 }
@@ -170,16 +175,16 @@ pub(super) struct Receipt {
     pub(super) text: String,
 }
 
-/// How much there is of everything: the answer of `GET /summary`.
+/// Counts of everything: the answer of `GET /summary`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Payments that nobody has decided about.
+    /// Payments without a decision.
     pub processing: i64,
     /// Payments that succeeded.
     pub succeeded: i64,
     /// Payments that were declined.
     pub declined: i64,
-    /// Refunds that nobody has decided about.
+    /// Refunds without a decision.
     pub refunding: i64,
     /// Refunds that succeeded.
     pub refunded: i64,
@@ -189,13 +194,13 @@ pub struct Summary {
     pub ledger_total: i64,
     /// E-mails to be sent.
     pub receipts: i64,
-    /// Events that no consumer, or no broker, has confirmed yet.
+    /// Events that the consumers or the broker have not confirmed yet.
     pub events_waiting: u64,
-    /// Events that wait for a person.
+    /// Dead-lettered events.
     pub events_dead: u64,
 }
 
-/// The payment of an operation: the same name on every attempt.
+/// The id of an operation's payment: the same on every attempt.
 fn payment_id(operation: OperationId) -> String {
     format!("pay_{operation}")
 }
@@ -204,33 +209,37 @@ fn refund_id(operation: OperationId) -> String {
     format!("ref_{operation}")
 }
 
-/// What is made of whoever has the reference now.
-fn opened(id: &str, order: &Order, holder: Option<Payment>) -> Result<Opened, Failed> {
+/// The result for the payment that holds the reference now.
+fn open_payment_result(
+    id: &str,
+    order: &Order,
+    holder: Option<Payment>,
+) -> Result<OpenPaymentResult, BooksError> {
     match holder {
-        Some(payment) if payment.id == id => Ok(Opened::Payment(payment)),
-        Some(other) => Ok(Opened::ReferenceTaken {
+        Some(payment) if payment.id == id => Ok(OpenPaymentResult::Payment(payment)),
+        Some(other) => Ok(OpenPaymentResult::ReferenceTaken {
             same_terms: (other.amount, &other.currency) == (order.amount, &order.currency),
             by: other.id,
         }),
-        None => Err("the reference was given up just now; it may be tried again".into()),
+        None => Err("the reference was released just now: retry".into()),
     }
 }
 
-/// Why no room for a refund was found.
-fn no_refund(payment: Option<Payment>) -> NoRefund {
+/// Why the amount of a refund could not be reserved.
+fn refund_refusal(payment: Option<Payment>) -> RefundRefusal {
     match payment {
-        None => NoRefund::NoPayment,
+        None => RefundRefusal::NoPayment,
         Some(payment) => match payment.status {
-            Status::Processing | Status::Declined => NoRefund::NotPaid,
-            Status::Succeeded => NoRefund::TooMuch {
+            Status::Processing | Status::Declined => RefundRefusal::NotPaid,
+            Status::Succeeded => RefundRefusal::TooMuch {
                 left: payment.amount - payment.refunded,
             },
         },
     }
 }
 
-/// A refund of a payment in which there is room for it.
-fn opened_refund(id: String, amount: i64, payment: Payment) -> Result<Refund, Failed> {
+/// A refund whose amount is reserved.
+fn new_refund(id: String, amount: i64, payment: Payment) -> Result<Refund, BooksError> {
     Ok(Refund {
         id,
         payment_id: payment.id,
@@ -251,12 +260,12 @@ impl Status {
         }
     }
 
-    fn parse(word: &str) -> Result<Self, Failed> {
-        match word {
+    fn parse(text: &str) -> Result<Self, BooksError> {
+        match text {
             "processing" => Ok(Self::Processing),
             "succeeded" => Ok(Self::Succeeded),
             "declined" => Ok(Self::Declined),
-            other => Err(format!("{other:?} is no status").into()),
+            other => Err(format!("{other:?} is not a status").into()),
         }
     }
 }

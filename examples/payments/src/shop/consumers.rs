@@ -1,27 +1,27 @@
-//! Who listens: the ledger and the receipts. Messages come at least once and in any order; each
-//! has its effect once, since the effect and its marker are one commit.
+//! The consumers of events: the ledger and the receipts. Messages arrive at least once and in any
+//! order. Each takes effect once, since the effect and the message's marker are one commit.
 
 use bytes::Bytes;
-use semel::Event;
 use semel::brokers::Delivery;
+use semel::outbox::Event;
 
 use super::Shop;
-use super::books::{Entry, Failed, Receipt};
+use super::books::{BooksError, Entry, Receipt};
 use super::events::{PAYMENT_CREATED, PAYMENT_REFUNDED, PaymentCreated, PaymentRefunded};
 
-/// Somebody who listens.
+/// A consumer of events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Consumer {
-    /// Books what came in and what went out.
+    /// Adds ledger entries for payments and refunds.
     Ledger,
-    /// Writes e-mails to be sent.
+    /// Stores e-mails to be sent.
     Receipts,
 }
 
-/// A message, whoever brought it.
+/// A message of a broker, or of the relay in this process.
 #[derive(Clone, Debug)]
-pub(super) struct Heard {
-    /// The same in every delivery.
+pub(super) struct Message {
+    /// The same in every delivery of the event.
     pub(super) id: String,
     pub(super) kind: String,
     pub(super) payload: Bytes,
@@ -30,7 +30,7 @@ pub(super) struct Heard {
 impl Consumer {
     pub(super) const ALL: [Self; 2] = [Self::Ledger, Self::Receipts];
 
-    /// What it is called by the inbox and by brokers.
+    /// Its name in the inbox and at brokers.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ledger => "ledger",
@@ -40,18 +40,22 @@ impl Consumer {
 }
 
 impl Shop {
-    /// A consumer hears of something. Once this returns, it need not be told again.
-    pub(super) async fn hear(&self, consumer: Consumer, heard: &Heard) -> Result<(), Failed> {
+    /// Processes a message. It may be acknowledged when this returns.
+    pub(super) async fn handle(
+        &self,
+        consumer: Consumer,
+        message: &Message,
+    ) -> Result<(), BooksError> {
         match consumer {
-            Consumer::Ledger => self.book(heard).await,
-            Consumer::Receipts => self.receipt(heard).await,
+            Consumer::Ledger => self.add_entry(message).await,
+            Consumer::Receipts => self.add_receipt(message).await,
         }
     }
 
-    async fn book(&self, heard: &Heard) -> Result<(), Failed> {
-        let entry = match heard.kind.as_str() {
+    async fn add_entry(&self, message: &Message) -> Result<(), BooksError> {
+        let entry = match message.kind.as_str() {
             PAYMENT_CREATED => {
-                let created: PaymentCreated = serde_json::from_slice(&heard.payload)?;
+                let created: PaymentCreated = serde_json::from_slice(&message.payload)?;
                 Entry {
                     about: created.payment_id.clone(),
                     payment_id: created.payment_id,
@@ -60,7 +64,7 @@ impl Shop {
                 }
             }
             PAYMENT_REFUNDED => {
-                let refunded: PaymentRefunded = serde_json::from_slice(&heard.payload)?;
+                let refunded: PaymentRefunded = serde_json::from_slice(&message.payload)?;
                 Entry {
                     about: refunded.refund_id,
                     payment_id: refunded.payment_id,
@@ -70,14 +74,14 @@ impl Shop {
             }
             _ => return Ok(()),
         };
-        self.books.enter(heard.id.clone(), entry).await
+        self.books.add_ledger_entry(message.id.clone(), entry).await
     }
 
-    async fn receipt(&self, heard: &Heard) -> Result<(), Failed> {
-        if heard.kind != PAYMENT_CREATED {
+    async fn add_receipt(&self, message: &Message) -> Result<(), BooksError> {
+        if message.kind != PAYMENT_CREATED {
             return Ok(());
         }
-        let created: PaymentCreated = serde_json::from_slice(&heard.payload)?;
+        let created: PaymentCreated = serde_json::from_slice(&message.payload)?;
         let PaymentCreated {
             merchant_reference,
             amount,
@@ -89,11 +93,11 @@ impl Shop {
             payment_id: created.payment_id,
             account: created.account,
         };
-        self.books.write_receipt(heard.id.clone(), receipt).await
+        self.books.write_receipt(message.id.clone(), receipt).await
     }
 }
 
-impl From<&Event> for Heard {
+impl From<&Event> for Message {
     fn from(event: &Event) -> Self {
         Self {
             id: event.id.to_string(),
@@ -103,7 +107,7 @@ impl From<&Event> for Heard {
     }
 }
 
-impl From<Delivery> for Heard {
+impl From<Delivery> for Message {
     fn from(delivery: Delivery) -> Self {
         Self {
             id: delivery.id.into(),

@@ -1,17 +1,17 @@
-//! Calling the provider, in the words of phases: what it decided is something that was found, and
-//! everything else is an [`Outcome`] that says whether it can have happened.
+//! The provider calls of phases. The provider's decision is the result of the phase; everything else
+//! is an [`Outcome`] that states whether the call may have been executed.
 
 use semel::Outcome;
 
 use super::Shop;
 use super::books::{Payment, Refund};
-use crate::client::Called;
+use crate::client::CallOutcome;
 use crate::provider::{self, Charge, ChargeRequest, RefundRequest};
 
 impl Shop {
-    /// Charges a payment. The same key is the same charge, however often it is asked for.
+    /// Charges a payment. The provider makes one charge for a key, however often it is requested.
     pub(super) async fn charge(&self, payment: &Payment, key: String) -> Result<Charge, Outcome> {
-        // Nothing of this may differ between two attempts: the provider would refuse the key.
+        // The same on every attempt: the provider refuses a key with another body.
         let request = ChargeRequest {
             amount: payment.amount,
             currency: payment.currency.clone(),
@@ -22,8 +22,8 @@ impl Shop {
         decided(self.provider.charge(&request, Some(&key), None).await)
     }
 
-    /// Pays back, under the same rule.
-    pub(super) async fn pay_back(
+    /// Refunds a payment, under the same rule.
+    pub(super) async fn refund(
         &self,
         refund: &Refund,
         key: String,
@@ -36,16 +36,16 @@ impl Shop {
     }
 }
 
-/// A decline is decided, too.
-fn decided<T>(called: Called<T>) -> Result<T, Outcome> {
+/// A decline is a decision, too.
+fn decided<T>(called: CallOutcome<T>) -> Result<T, Outcome> {
     match called {
-        Called::Decided(found) => Ok(found),
-        Called::NotSent(reason) => {
+        CallOutcome::Decided(found) => Ok(found),
+        CallOutcome::NotSent(reason) => {
             tracing::warn!(reason, "the provider was not reached");
             Err(Outcome::not_executed("provider_unreachable"))
         }
-        Called::Unclear(reason) => {
-            tracing::warn!(reason, "nobody knows what the provider did");
+        CallOutcome::Unknown(reason) => {
+            tracing::warn!(reason, "the outcome of the call to the provider is unknown");
             Err(Outcome::unknown("provider_unclear"))
         }
     }

@@ -1,4 +1,4 @@
-//! The story of a payment.
+//! The operation `create_payment`.
 
 use axum::Json;
 use axum::extract::State;
@@ -9,27 +9,27 @@ use semel::{Downstream, Operation, Resource, Stopped};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::books::{Opened, Payment, Settled, Status};
+use super::books::{OpenPaymentResult, Payment, SettledPayment, Status};
 use super::{Account, Shop};
 use crate::problem::{PROBLEM_JSON, invalid, unreadable};
 use crate::provider::{MAX_AMOUNT, is_currency};
 
-/// As much of a reference as the provider takes.
+/// The provider's limit.
 const MAX_REFERENCE_BYTES: usize = 255;
 
-/// What is paid for: all that is needed to do it without the client.
+/// What is paid for. It is stored with the record, so that the completer can finish the payment.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Order {
     pub(super) account: String,
-    /// What the merchant calls it. One reference is paid for once.
+    /// The merchant's reference, which is paid for once.
     pub(super) merchant_reference: String,
     /// In minor units.
     pub(super) amount: i64,
     pub(super) currency: String,
 }
 
-/// Pays for an order. This runs from the top on every attempt; a phase that is over is not run
-/// again, and gives what it found.
+/// Pays for an order. Every attempt runs this from the top; a phase that was committed is not run
+/// again, and returns its stored result.
 pub(super) async fn pay(
     operation: Operation,
     shop: Shop,
@@ -37,22 +37,24 @@ pub(super) async fn pay(
 ) -> Result<Response, Stopped> {
     let (mut operation, order) = operation.begin(order)?;
 
-    // Our own row comes first: after a crash it says what the charge is for.
+    // The row comes first: after a crash it shows what the charge is for.
     let opening = shop.books.open_payment(operation.id(), order);
     let payment = match operation.phase("payment_opened", opening).await? {
-        Opened::Payment(payment) => payment,
-        Opened::ReferenceTaken { by, same_terms } => return Ok(taken(&by, same_terms)),
+        OpenPaymentResult::Payment(payment) => payment,
+        OpenPaymentResult::ReferenceTaken { by, same_terms } => {
+            return Ok(reference_taken(&by, same_terms));
+        }
     };
 
-    // The key is the same on every attempt, and the provider knows it again. So a charge whose
-    // answer was lost is asked for once more, and is still one charge.
+    // The key is the same on every attempt. A charge whose answer was lost is requested again, and
+    // the provider makes it once.
     let charge = operation
         .call("charged", Downstream::Idempotent, |key| {
             shop.charge(&payment, key)
         })
         .await?;
 
-    // What it came to, the event that tells of it, and the client's answer: one commit.
+    // One commit: the outcome, its event and the client's response.
     operation
         .finish(shop.books.settle_payment(payment, charge))
         .await
@@ -73,19 +75,19 @@ pub(super) async fn create(
 
 impl Order {
     fn read(account: String, body: &[u8]) -> Result<Self, Box<Response>> {
-        /// The body. Further fields are the client's own and not looked at.
+        /// The request body. Other fields are ignored.
         #[derive(Deserialize)]
-        struct Wanted {
+        struct Body {
             amount: i64,
             currency: String,
             merchant_reference: String,
         }
-        let wanted: Wanted = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
+        let body: Body = serde_json::from_slice(body).map_err(|error| unreadable(&error))?;
         let order = Self {
             account,
-            merchant_reference: wanted.merchant_reference,
-            amount: wanted.amount,
-            currency: wanted.currency,
+            merchant_reference: body.merchant_reference,
+            amount: body.amount,
+            currency: body.currency,
         };
         if !(1..=MAX_AMOUNT).contains(&order.amount) {
             return Err(invalid("amount is from 1 to 1000000000000 minor units").into());
@@ -100,7 +102,7 @@ impl Order {
     }
 }
 
-impl IntoResponse for Settled {
+impl IntoResponse for SettledPayment {
     fn into_response(self) -> Response {
         let Self(payment) = self;
         let status = match payment.status {
@@ -108,7 +110,7 @@ impl IntoResponse for Settled {
             Status::Declined | Status::Processing => StatusCode::PAYMENT_REQUIRED,
         };
         let location = [(header::LOCATION, format!("/payments/{}", payment.id))];
-        // For operators: which payment an operation is about.
+        // Shows operators which payment the operation created.
         let resource = axum::Extension(Resource {
             kind: "payment".into(),
             id: payment.id.as_str().into(),
@@ -117,16 +119,15 @@ impl IntoResponse for Settled {
     }
 }
 
-/// The second fence. Another key asked for the same reference: a client that lost its key, or a
-/// second one that does not know of the first. Also where the terms are the same it is told of the
-/// payment instead of being given its answer: the key is what says that two requests are one, and
-/// this one says that they are two. The answer is final for its key.
-fn taken(by: &str, same_terms: bool) -> Response {
+/// The second guard: another key has paid for this reference, from a client that lost its key or
+/// from a second client. The response names that payment, even for the same amount, because a new
+/// key means a new request. The response is final for its key.
+fn reference_taken(by: &str, same_terms: bool) -> Response {
     let conflict = StatusCode::CONFLICT;
     let detail = if same_terms {
         "this reference is paid for, or being paid for, under another key"
     } else {
-        "this reference was used under another key for another amount"
+        "this reference was used under another key, for another amount"
     };
     let problem = json!({
         "type": "about:blank",

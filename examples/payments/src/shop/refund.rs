@@ -1,4 +1,4 @@
-//! The story of a refund: a second operation, with phases of its own.
+//! The operation `refund_payment`.
 
 use axum::Json;
 use axum::extract::{Path, State};
@@ -8,21 +8,21 @@ use bytes::Bytes;
 use semel::{Downstream, Operation, Resource, Stopped};
 use serde::{Deserialize, Serialize};
 
-use super::books::{NoRefund, Refund, RefundOpened, RefundSettled, Status};
+use super::books::{OpenRefundResult, Refund, RefundRefusal, SettledRefund, Status};
 use super::{Account, Shop};
 use crate::problem::{invalid, not_found, problem, unreadable};
 use crate::provider::MAX_AMOUNT;
 
-/// What is to be paid back: all that is needed to do it without the client.
+/// What is refunded. It is stored with the record, so that the completer can finish the refund.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RefundOrder {
     pub(super) account: String,
     pub(super) payment_id: String,
-    /// In minor units: all that was paid, or a part.
+    /// In minor units: the whole payment, or a part.
     pub(super) amount: i64,
 }
 
-/// Pays back some of a payment.
+/// Refunds a payment, or a part of it.
 pub(super) async fn refund(
     operation: Operation,
     shop: Shop,
@@ -30,16 +30,16 @@ pub(super) async fn refund(
 ) -> Result<Response, Stopped> {
     let (mut operation, order) = operation.begin(order)?;
 
-    // Takes room for it, so that all refunds together are never more than was paid.
+    // Reserves the amount, so that all refunds together never exceed the payment.
     let opening = shop.books.open_refund(operation.id(), order);
     let refund = match operation.phase("refund_opened", opening).await? {
-        RefundOpened::Refund(refund) => refund,
-        RefundOpened::Refused(why) => return Ok(why.into_response()),
+        OpenRefundResult::Refund(refund) => refund,
+        OpenRefundResult::Refused(why) => return Ok(why.into_response()),
     };
 
     let paid_back = operation
         .call("paid_back", Downstream::Idempotent, |key| {
-            shop.pay_back(&refund, key)
+            shop.refund(&refund, key)
         })
         .await?;
 
@@ -56,13 +56,13 @@ pub(super) async fn create(
     Path(payment_id): Path<String>,
     body: Bytes,
 ) -> Response {
-    /// The body.
+    /// The request body.
     #[derive(Deserialize)]
-    struct Wanted {
+    struct Body {
         amount: i64,
     }
-    let Wanted { amount } = match serde_json::from_slice(&body) {
-        Ok(wanted) => wanted,
+    let Body { amount } = match serde_json::from_slice(&body) {
+        Ok(body) => body,
         Err(error) => return unreadable(&error),
     };
     if !(1..=MAX_AMOUNT).contains(&amount) {
@@ -76,7 +76,7 @@ pub(super) async fn create(
     refund(operation, shop, order).await.into_response()
 }
 
-impl IntoResponse for RefundSettled {
+impl IntoResponse for SettledRefund {
     fn into_response(self) -> Response {
         let Self(refund) = self;
         let status = match refund.status {
@@ -91,14 +91,14 @@ impl IntoResponse for RefundSettled {
     }
 }
 
-impl IntoResponse for NoRefund {
+impl IntoResponse for RefundRefusal {
     fn into_response(self) -> Response {
         match self {
             Self::NoPayment => not_found("there is no such payment"),
             Self::NotPaid => problem(
                 StatusCode::CONFLICT,
                 "payment_not_succeeded",
-                "only a payment that succeeded can be refunded; ask again under another key",
+                "only a payment that succeeded can be refunded; retry later under another key",
             ),
             Self::TooMuch { left } => problem(
                 StatusCode::UNPROCESSABLE_ENTITY,

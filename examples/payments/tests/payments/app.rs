@@ -1,4 +1,4 @@
-//! The service: its three outcomes, what it says of them, and how it learns the truth.
+//! The service: its three outcomes, and the lookup of unknown ones.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ async fn without_a_gateway_every_request_is_a_payment() {
 }
 
 #[tokio::test]
-async fn a_service_that_ignores_the_gateway_charges_as_often_as_it_is_asked() {
+async fn a_service_that_ignores_the_gateway_charges_every_request() {
     let provider = Server::provider(provider::Config::default()).await;
     let mut config = Config::new(&provider.url);
     config.heeds_gateway = false;
@@ -106,7 +106,7 @@ async fn a_decline_is_402_and_final() {
         assert_eq!(outcome(&declined), (402, None));
         assert_eq!(json_of(declined).await["status"], "declined");
     }
-    // Whoever reconciles is told what the caller was told.
+    // A reconciler gets the same answer as the caller.
     let (status, payment) = read(&app.url("/payments/by-operation/op-1")).await;
     assert_eq!(
         (status.as_u16(), &payment["status"]),
@@ -151,7 +151,7 @@ async fn an_unreachable_provider_is_not_executed_and_may_be_tried_again() {
 }
 
 #[tokio::test]
-async fn after_a_reset_the_truth_comes_from_the_provider() {
+async fn after_a_reset_the_outcome_is_looked_up_at_the_provider() {
     let (provider, app) = both().await;
     let broken = pay(&app, "op-1").header("x-demo-fault", "reset_after_success");
     let broken = broken.send().await.unwrap();
@@ -176,7 +176,7 @@ async fn after_a_reset_the_truth_comes_from_the_provider() {
 }
 
 #[tokio::test]
-async fn unknowns_that_never_happened_are_not_found() {
+async fn a_lookup_of_an_unexecuted_unknown_returns_not_found() {
     let (provider, app) = both().await;
     for fault in ["reset_before", "error_500", "error_503"] {
         let broken = pay(&app, fault).header("x-demo-fault", fault).send().await;
@@ -213,7 +213,7 @@ async fn a_second_execution_is_the_same_payment_and_charge() {
 }
 
 #[tokio::test]
-async fn a_timeout_is_unknown_then_undecided_then_true() {
+async fn a_timeout_is_unknown_then_undecided_then_decided() {
     let provider = Server::provider(provider::Config::default()).await;
     let mut config = Config::new(&provider.url);
     config.provider_timeout = Duration::from_secs(1);
@@ -231,7 +231,7 @@ async fn a_timeout_is_unknown_then_undecided_then_true() {
 }
 
 #[tokio::test]
-async fn a_client_that_hangs_up_does_not_stop_its_payment() {
+async fn a_client_disconnect_does_not_stop_its_payment() {
     let (provider, app) = both().await;
     let call = pay(&app, "op-1")
         .header("x-demo-fault", "slow:600000")
@@ -249,7 +249,7 @@ async fn a_client_that_hangs_up_does_not_stop_its_payment() {
 }
 
 #[tokio::test]
-async fn a_key_that_belongs_to_another_charge_is_not_taken_for_this_one() {
+async fn a_key_of_another_charge_is_not_matched() {
     let (provider, app) = both().await;
     let other = json!({ "amount": 1, "currency": "EUR", "reference": "other" });
     let other = post(provider.url("/charges"), &other).header("idempotency-key", "dk-op-1");
@@ -266,7 +266,7 @@ async fn a_key_that_belongs_to_another_charge_is_not_taken_for_this_one() {
 }
 
 #[tokio::test]
-async fn nonsense_is_refused_before_anything_happens() {
+async fn an_invalid_request_is_refused_before_anything_happens() {
     let (provider, app) = both().await;
     let with = |name: &str, value: Value| {
         let mut body = payment("invoice-1");
@@ -295,7 +295,7 @@ async fn nonsense_is_refused_before_anything_happens() {
 }
 
 #[tokio::test]
-async fn what_was_processing_at_a_restart_is_unknown() {
+async fn payments_in_progress_at_a_restart_become_unknown() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("payments.db");
     let provider = Server::provider(provider::Config::default()).await;

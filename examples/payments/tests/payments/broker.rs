@@ -1,26 +1,25 @@
-//! The shop's consumers behind a real broker, which tells everything twice and in another order.
+//! The shop's consumers behind a real broker that delivers every event twice and in another order.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use async_nats::jetstream::consumer::PullConsumer;
 use payments::provider;
-use payments::shop::{Config, Database, Summary, Way};
+use payments::shop::{Config, Database, EventTransport, Summary};
 use reqwest::StatusCode;
+use semel::OperationId;
 use semel::brokers::{CancellationToken, Delivery, consume, nats};
-use semel::outbox::Sink as _;
-use semel::{Event, OperationId};
+use semel::outbox::{Event, Sink as _};
 use serde_json::{Value, json};
 
-use crate::harness::{MAX_ASKED, Server, json_of, post, until_books_say};
-use crate::supervised::order;
+use crate::harness::{MAX_POLLS, Server, json_of, order, post, wait_for_books};
 
 const PAYMENTS: i64 = 12;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_told_twice_and_out_of_order_has_its_effect_once() {
+async fn events_delivered_twice_and_out_of_order_take_effect_once() {
     let Ok(url) = std::env::var("SEMEL_TEST_NATS_URL") else {
-        println!("skipped: SEMEL_TEST_NATS_URL names no server");
+        println!("SKIPPED: SEMEL_TEST_NATS_URL is not set");
         return;
     };
     let directory = tempfile::tempdir().unwrap();
@@ -28,7 +27,7 @@ async fn what_is_told_twice_and_out_of_order_has_its_effect_once() {
     let shop = |database: &str, stream: &str, name: &str| {
         let database = Database::Sqlite(directory.path().join(database));
         let mut config = Config::new(&provider.url, database);
-        config.events = Way::Nats {
+        config.events = EventTransport::Nats {
             url: url.clone(),
             stream: stream.to_owned(),
         };
@@ -36,10 +35,10 @@ async fn what_is_told_twice_and_out_of_order_has_its_effect_once() {
         Server::shop(config)
     };
     let stream = |n: u8| format!("shop-{}-{n}", OperationId::generate());
-    let (told, forwards, backwards) = (stream(1), stream(2), stream(3));
+    let (original, forwards, backwards) = (stream(1), stream(2), stream(3));
 
     // One shop sells and refunds, and its events go through the broker.
-    let seller = shop("seller.db", &told, "seller").await;
+    let seller = shop("seller.db", &original, "seller").await;
     for n in 0..PAYMENTS {
         let paid = ask(
             &seller,
@@ -68,27 +67,27 @@ async fn what_is_told_twice_and_out_of_order_has_its_effect_once() {
         refunded: PAYMENTS,
         ..once
     };
-    until_books_say(&seller, sold).await;
-    let events = listen(&url, &told).await;
+    wait_for_books(&seller, sold).await;
+    let events = collect_events(&url, &original).await;
 
-    // Two others keep one set of books, and hear the same by two ways: in order, and the other way
-    // around, where a refund comes before its payment.
+    // Two others share one set of books, and receive the same events in order and in reverse, where a
+    // refund comes before its payment.
     let first = shop("books.db", &forwards, "first").await;
     let second = shop("books.db", &backwards, "second").await;
     // Both have begun, on a file that neither had opened before.
     for shop in [&first, &second] {
-        until_books_say(shop, Summary::default()).await;
+        wait_for_books(shop, Summary::default()).await;
     }
-    tell(&url, &forwards, events.iter()).await;
-    tell(&url, &backwards, events.iter().rev()).await;
+    publish(&url, &forwards, events.iter()).await;
+    publish(&url, &backwards, events.iter().rev()).await;
     for stream in [&forwards, &backwards] {
         for consumer in ["ledger", "receipts"] {
-            all_acknowledged(&url, stream, consumer).await;
+            wait_for_acknowledgements(&url, stream, consumer).await;
         }
     }
-    until_books_say(&first, once).await;
-    until_books_say(&second, once).await;
-    for stream in [&told, &forwards, &backwards] {
+    wait_for_books(&first, once).await;
+    wait_for_books(&second, once).await;
+    for stream in [&original, &forwards, &backwards] {
         jetstream(&url).await.delete_stream(stream).await.unwrap();
     }
 }
@@ -101,11 +100,11 @@ async fn ask(shop: &Server, path: &str, key: &str, body: &Value) -> Value {
     json_of(answer).await
 }
 
-/// Every event of a stream, in the order of their names.
-async fn listen(url: &str, stream: &str) -> Vec<Event> {
-    let heard = Arc::new(Mutex::new(BTreeMap::new()));
+/// Every event of a stream, in the order of their ids.
+async fn collect_events(url: &str, stream: &str) -> Vec<Event> {
+    let received = Arc::new(Mutex::new(BTreeMap::new()));
     let stop = CancellationToken::new();
-    let (all, enough) = (Arc::clone(&heard), stop.clone());
+    let (all, enough) = (Arc::clone(&received), stop.clone());
     let handler = move |delivery: Delivery| {
         let event = Event {
             id: delivery.id.parse().unwrap(),
@@ -122,12 +121,12 @@ async fn listen(url: &str, stream: &str) -> Vec<Event> {
     };
     let subscription = nats::Subscription::new(url, stream, "listener");
     consume(subscription, handler, stop).await.unwrap();
-    let heard = std::mem::take(&mut *heard.lock().unwrap());
-    heard.into_values().collect()
+    let received = std::mem::take(&mut *received.lock().unwrap());
+    received.into_values().collect()
 }
 
-/// Tells these events by way of a stream.
-async fn tell(url: &str, stream: &str, events: impl Iterator<Item = &Event>) {
+/// Publishes these events in a stream.
+async fn publish(url: &str, stream: &str, events: impl Iterator<Item = &Event>) {
     let options = nats::Options::new(url)
         .subject(format!("{stream}.{{kind}}"))
         .ensure_stream(nats::Stream::new(stream));
@@ -137,10 +136,10 @@ async fn tell(url: &str, stream: &str, events: impl Iterator<Item = &Event>) {
     }
 }
 
-async fn all_acknowledged(url: &str, stream: &str, consumer: &str) {
+async fn wait_for_acknowledgements(url: &str, stream: &str, consumer: &str) {
     let jetstream = jetstream(url).await;
     let mut last = None;
-    for _ in 0..MAX_ASKED {
+    for _ in 0..MAX_POLLS {
         // The shop makes it when it first finds the stream.
         let stream = jetstream.get_stream(stream).await.unwrap();
         let Ok(mut consumer): Result<PullConsumer, _> = stream.get_consumer(consumer).await else {
@@ -153,7 +152,7 @@ async fn all_acknowledged(url: &str, stream: &str, consumer: &str) {
         }
         last = Some(info.clone());
     }
-    panic!("{consumer} never heard all of {stream}: {last:?}");
+    panic!("{consumer} never acknowledged all of {stream}: {last:?}");
 }
 
 async fn jetstream(url: &str) -> async_nats::jetstream::Context {

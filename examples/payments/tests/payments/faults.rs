@@ -1,4 +1,4 @@
-//! The provider when it breaks: what the client sees, and what the ledger says.
+//! The faults of the provider: what the client sees, and what is in the ledger.
 
 use payments::provider::{ChargeStatus, Config, Fault, Faults};
 use reqwest::StatusCode;
@@ -25,7 +25,7 @@ async fn raw_charge(provider: &Server, fault: &str) -> (Vec<u8>, Option<std::io:
 }
 
 #[tokio::test]
-async fn reset_after_success_charges_and_says_nothing() {
+async fn reset_after_success_charges_without_an_answer() {
     let provider = Server::provider(Config::default()).await;
     let (answer, error) = raw_charge(&provider, "reset_after_success").await;
     assert_eq!(answer, b"");
@@ -44,7 +44,7 @@ async fn reset_after_success_charges_and_says_nothing() {
 }
 
 #[tokio::test]
-async fn reset_before_looks_the_same_and_charges_nothing() {
+async fn reset_before_charges_nothing() {
     let provider = Server::provider(Config::default()).await;
     let (answer, error) = raw_charge(&provider, "reset_before").await;
     assert_eq!(answer, b"");
@@ -90,7 +90,7 @@ async fn server_errors_charge_nothing() {
 }
 
 #[tokio::test]
-async fn slow_is_pending_and_charges_even_if_the_client_gave_up() {
+async fn slow_is_pending_and_charges_after_the_client_disconnects() {
     let provider = Server::provider(Config::default()).await;
     let held = Faults {
         delay_ms: 600_000,
@@ -120,7 +120,7 @@ async fn a_delay_ends_by_itself() {
 }
 
 #[tokio::test]
-async fn stopping_cuts_what_is_held_without_a_charge() {
+async fn stopping_closes_held_requests_without_a_charge() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger.jsonl");
     let provider = Server::provider(Config::with_ledger(&path)).await;
@@ -136,7 +136,7 @@ async fn stopping_cuts_what_is_held_without_a_charge() {
 }
 
 #[tokio::test]
-async fn faults_are_shown_as_put_and_impossible_ones_refused() {
+async fn faults_are_listed_as_set_and_invalid_faults_are_refused() {
     let provider = Server::provider(Config::default()).await;
     let put = |body: &'static str| client().put(provider.url("/faults")).body(body).send();
     let accepted = put(r#"{"fault":"slow","next":3,"delay_ms":20,"probability":0.5}"#).await;

@@ -12,8 +12,8 @@ use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// How often something is asked for before the test gives up. Each time is a round trip.
-pub(crate) const MAX_ASKED: usize = 200_000;
+/// How often a test polls before it gives up. Each poll is a round trip.
+pub(crate) const MAX_POLLS: usize = 200_000;
 
 pub(crate) struct Server {
     pub(crate) url: String,
@@ -42,8 +42,8 @@ impl Server {
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (stop, stopped) = oneshot::channel();
         let serving = serve(listener, stopped.map(|_| ()).boxed());
-        // One that cannot start says why at once, and not only to those who stop it.
-        let ended = tokio::spawn(async { serving.await.expect("it could start") });
+        // A server that cannot start fails here at once, and not only in `stop`.
+        let ended = tokio::spawn(async { serving.await.expect("the server starts") });
         Self { url, stop, ended }
     }
 
@@ -81,9 +81,9 @@ pub(crate) async fn read(url: &str) -> (StatusCode, Value) {
     (status, serde_json::from_slice(&body).unwrap_or(Value::Null))
 }
 
-/// Asks until the answer has this status.
+/// Polls until the answer has this status.
 pub(crate) async fn read_until(url: &str, wanted: StatusCode) -> Value {
-    for _ in 0..MAX_ASKED {
+    for _ in 0..MAX_POLLS {
         let (status, body) = read(url).await;
         if status == wanted {
             return body;
@@ -92,16 +92,16 @@ pub(crate) async fn read_until(url: &str, wanted: StatusCode) -> Value {
     panic!("{url} never answered {wanted}");
 }
 
-/// Asks a shop until its books say this.
-pub(crate) async fn until_books_say(shop: &Server, expected: shop::Summary) {
+/// Polls a shop until its books have this content.
+pub(crate) async fn wait_for_books(shop: &Server, expected: shop::Summary) {
     let mut last = Value::Null;
-    for _ in 0..MAX_ASKED {
+    for _ in 0..MAX_POLLS {
         last = read(&shop.url("/summary")).await.1;
         if serde_json::from_value::<shop::Summary>(last.clone()).unwrap() == expected {
             return;
         }
     }
-    panic!("the books say {last}, and not {expected:?}");
+    panic!("the books have {last}, expected {expected:?}");
 }
 
 pub(crate) async fn json_of(response: reqwest::Response) -> Value {
@@ -135,6 +135,11 @@ pub(crate) fn payment(reference: &str) -> Value {
         "currency": "EUR",
         "account": "acc_1",
         "merchant_reference": reference,
-        "metadata": { "trace_id": "not looked at" },
+        "metadata": { "trace_id": "ignored" },
     })
+}
+
+/// The body of a payment at the shop.
+pub(crate) fn order(reference: &str) -> Value {
+    json!({ "amount": 1000, "currency": "EUR", "merchant_reference": reference })
 }

@@ -1,5 +1,5 @@
-//! The servers on real sockets. Where something happens in the background, the test asks until it
-//! has; only a process that was killed is waited for until its lease is over.
+//! The servers on real sockets. A test polls for what happens in the background. The tests that
+//! kill the shop are in `lab/killwalk`.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -12,9 +12,7 @@ mod app;
 mod broker;
 mod faults;
 mod harness;
-mod kills;
 mod process;
 mod provider;
 mod shop;
-mod supervised;
 mod webhooks;

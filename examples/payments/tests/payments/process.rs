@@ -1,4 +1,4 @@
-//! The binary: what it prints, and that it can be killed and started again.
+//! The binary: its output, its exit codes, and restarts.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -31,7 +31,7 @@ async fn start_provider(ledger: &Path) -> (Child, String) {
 }
 
 #[tokio::test]
-async fn a_killed_provider_has_kept_what_it_answered() {
+async fn a_killed_provider_keeps_acknowledged_charges() {
     let directory = tempfile::tempdir().unwrap();
     let ledger = directory.path().join("ledger.jsonl");
     let (mut child, url) = start_provider(&ledger).await;
@@ -73,8 +73,8 @@ async fn the_service_ends_cleanly_on_sigterm_and_keeps_its_payments() {
     let created = json_of(created).await;
 
     let pid = child.id().unwrap().to_string();
-    let told = Command::new("kill").args(["-TERM", &pid]).status().await;
-    assert!(told.unwrap().success());
+    let killed = Command::new("kill").args(["-TERM", &pid]).status().await;
+    assert!(killed.unwrap().success());
     assert!(child.wait().await.unwrap().success());
 
     let (_child, url) = start(&arguments, "app").await;

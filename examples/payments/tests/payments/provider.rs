@@ -34,7 +34,7 @@ async fn a_charge_can_be_found_by_id_and_by_key() {
 }
 
 #[tokio::test]
-async fn a_key_stands_for_one_request() {
+async fn a_key_with_another_body_is_refused() {
     let provider = Server::provider(Config::default()).await;
     let send = |body| {
         post(provider.url("/charges"), &body)
@@ -79,7 +79,7 @@ async fn fifty_duplicates_at_once_are_one_charge() {
 }
 
 #[tokio::test]
-async fn without_a_key_every_request_is_a_charge_and_the_summary_says_so() {
+async fn without_a_key_every_request_is_a_charge_and_the_summary_counts_it() {
     let provider = Server::provider(Config::default()).await;
     for reference in ["invoice-1", "invoice-1", "invoice-2"] {
         let made = post(provider.url("/charges"), &charge(reference))
@@ -100,7 +100,7 @@ async fn without_a_key_every_request_is_a_charge_and_the_summary_says_so() {
 }
 
 #[tokio::test]
-async fn nonsense_is_refused_and_not_written() {
+async fn an_invalid_charge_is_refused_and_not_written() {
     let provider = Server::provider(Config::default()).await;
     let with = |name: &str, value| {
         let mut body = charge("invoice-1");
@@ -168,7 +168,7 @@ async fn the_ledger_and_its_keys_survive_a_restart() {
 }
 
 #[tokio::test]
-async fn a_ledger_with_something_else_in_it_is_refused() {
+async fn an_invalid_ledger_file_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("ledger.jsonl");
     std::fs::write(&path, "{}\n").unwrap();

@@ -1,4 +1,4 @@
-//! The shop: what its clients are told, and what its books say.
+//! The shop: its responses and its books.
 
 use payments::provider::{self, Fault, Faults};
 use payments::shop::{Config, Database, Refund, Status, Summary};
@@ -7,17 +7,17 @@ use semel_testkit::database;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Server, client, json_of, post, put_faults, summary, until_books_say};
+use crate::harness::{Server, client, json_of, order, post, put_faults, summary, wait_for_books};
 
-/// A shop, its provider, and what keeps its books.
-struct World {
+/// A shop, its provider and its database.
+struct TestShop {
     provider: Server,
-    shop: Server,
+    server: Server,
     _directory: Option<TempDir>,
     _database: Option<database::Database>,
 }
 
-impl World {
+impl TestShop {
     async fn sqlite() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let database = Database::Sqlite(directory.path().join("shop.db"));
@@ -26,15 +26,15 @@ impl World {
 
     /// On both databases, or on the one that needs no server.
     async fn both() -> Vec<Self> {
-        let mut worlds = vec![Self::sqlite().await];
+        let mut shops = vec![Self::sqlite().await];
         match database::Database::new().await {
             Some(database) => {
                 let on = Database::Postgres(database.url.clone());
-                worlds.push(Self::on(on, None, Some(database)).await);
+                shops.push(Self::on(on, None, Some(database)).await);
             }
-            None => println!("skipped on PostgreSQL: SEMEL_TEST_POSTGRES_URL names no server"),
+            None => println!("SKIPPED on PostgreSQL: SEMEL_TEST_POSTGRES_URL is not set"),
         }
-        worlds
+        shops
     }
 
     async fn on(
@@ -43,17 +43,17 @@ impl World {
         in_postgres: Option<database::Database>,
     ) -> Self {
         let provider = Server::provider(provider::Config::default()).await;
-        let shop = Server::shop(Config::new(&provider.url, database)).await;
+        let server = Server::shop(Config::new(&provider.url, database)).await;
         Self {
             provider,
-            shop,
+            server,
             _directory: directory,
             _database: in_postgres,
         }
     }
 
     async fn ask(&self, path: &str, account: &str, key: &str, body: &Value) -> Response {
-        let call = post(self.shop.url(path), body).header("x-account-id", account);
+        let call = post(self.server.url(path), body).header("x-account-id", account);
         let call = call.header("idempotency-key", format!("\"{key}\""));
         call.send().await.unwrap()
     }
@@ -75,12 +75,8 @@ impl World {
     }
 
     async fn until(&self, expected: Summary) {
-        until_books_say(&self.shop, expected).await;
+        wait_for_books(&self.server, expected).await;
     }
-}
-
-fn order(reference: &str) -> Value {
-    json!({ "amount": 1000, "currency": "EUR", "merchant_reference": reference })
 }
 
 fn replayed(response: &Response) -> bool {
@@ -88,19 +84,19 @@ fn replayed(response: &Response) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_payment_has_one_of_everything() {
-    for world in World::both().await {
-        let created = world.pay("key-1", &order("invoice-1")).await;
+async fn a_payment_has_one_charge_one_entry_and_one_receipt() {
+    for shop in TestShop::both().await {
+        let created = shop.pay("key-1", &order("invoice-1")).await;
         assert_eq!(created.status(), StatusCode::CREATED);
         let location = created.headers()["location"].to_str().unwrap().to_owned();
         let created = json_of(created).await;
         assert_eq!(created["status"], "succeeded");
-        let again = world.pay("key-1", &order("invoice-1")).await;
+        let again = shop.pay("key-1", &order("invoice-1")).await;
         assert!(replayed(&again));
         assert_eq!(json_of(again).await, created);
 
         let look = |account: &'static str| {
-            let call = client().get(world.shop.url(&location));
+            let call = client().get(shop.server.url(&location));
             call.header("x-account-id", account).send()
         };
         assert_eq!(json_of(look("acc_1").await.unwrap()).await, created);
@@ -113,19 +109,19 @@ async fn a_payment_has_one_of_everything() {
             receipts: 1,
             ..Summary::default()
         };
-        world.until(one).await;
-        assert_eq!(summary(&world.provider).await.count, 1);
+        shop.until(one).await;
+        assert_eq!(summary(&shop.provider).await.count, 1);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reference_is_paid_for_once_whatever_the_key() {
-    for world in World::both().await {
-        let first = world.paid("key-1", "invoice-1").await;
+async fn a_reference_is_paid_once_under_any_key() {
+    for shop in TestShop::both().await {
+        let first = shop.paid("key-1", "invoice-1").await;
         let mut other_terms = order("invoice-1");
         other_terms["amount"] = json!(2000);
         for (key, terms) in [("key-2", order("invoice-1")), ("key-3", other_terms)] {
-            let taken = world.pay(key, &terms).await;
+            let taken = shop.pay(key, &terms).await;
             assert_eq!(taken.status(), StatusCode::CONFLICT);
             assert_eq!(taken.headers()["content-type"], "application/problem+json");
             let location = format!("/payments/{first}");
@@ -134,44 +130,44 @@ async fn a_reference_is_paid_for_once_whatever_the_key() {
             assert_eq!(taken["code"], "merchant_reference_taken");
             assert_eq!(taken["payment_id"], first.as_str());
             // The answer of its key from now on.
-            let again = world.pay(key, &terms).await;
+            let again = shop.pay(key, &terms).await;
             assert!(replayed(&again));
             assert_eq!(json_of(again).await, taken);
         }
-        // Somebody else's invoice may have the same number.
+        // Another account may have an invoice with the same number.
         let same = order("invoice-1");
-        let others = world.ask("/payments", "acc_2", "key-1", &same).await;
+        let others = shop.ask("/payments", "acc_2", "key-1", &same).await;
         assert_eq!(others.status(), StatusCode::CREATED);
-        assert_eq!(summary(&world.provider).await.count, 2);
+        assert_eq!(summary(&shop.provider).await.count, 2);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_keys_for_one_reference_make_one_payment() {
-    for world in World::both().await {
+    for shop in TestShop::both().await {
         let orders = (0..8).map(|n| {
-            let (world, order) = (&world, order("invoice-1"));
-            async move { world.pay(&format!("key-{n}"), &order).await.status() }
+            let (shop, order) = (&shop, order("invoice-1"));
+            async move { shop.pay(&format!("key-{n}"), &order).await.status() }
         });
         let statuses = futures_util::future::join_all(orders).await;
         let made = |status: &&StatusCode| **status == StatusCode::CREATED;
         assert_eq!(statuses.iter().filter(made).count(), 1, "{statuses:?}");
-        assert_eq!(summary(&world.provider).await.count, 1);
+        assert_eq!(summary(&shop.provider).await.count, 1);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_decline_is_a_result_and_frees_the_reference() {
-    for world in World::both().await {
-        put_faults(&world.provider, Faults::next(1, Fault::Decline)).await;
-        let declined = world.pay("key-1", &order("invoice-1")).await;
+    for shop in TestShop::both().await {
+        put_faults(&shop.provider, Faults::next(1, Fault::Decline)).await;
+        let declined = shop.pay("key-1", &order("invoice-1")).await;
         assert_eq!(declined.status(), StatusCode::PAYMENT_REQUIRED);
         assert_eq!(json_of(declined).await["status"], "declined");
-        let again = world.pay("key-1", &order("invoice-1")).await;
+        let again = shop.pay("key-1", &order("invoice-1")).await;
         assert!(replayed(&again));
         assert_eq!(again.status(), StatusCode::PAYMENT_REQUIRED);
         // Another card.
-        world.paid("key-2", "invoice-1").await;
+        shop.paid("key-2", "invoice-1").await;
         let expected = Summary {
             succeeded: 1,
             declined: 1,
@@ -180,33 +176,33 @@ async fn a_decline_is_a_result_and_frees_the_reference() {
             receipts: 1,
             ..Summary::default()
         };
-        world.until(expected).await;
+        shop.until(expected).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_was_lost_is_asked_for_again() {
-    for world in World::both().await {
-        put_faults(&world.provider, Faults::next(1, Fault::ResetAfterSuccess)).await;
-        world.paid("key-1", "invoice-1").await;
-        assert_eq!(summary(&world.provider).await.count, 1);
+async fn a_charge_whose_answer_was_lost_is_requested_again() {
+    for shop in TestShop::both().await {
+        put_faults(&shop.provider, Faults::next(1, Fault::ResetAfterSuccess)).await;
+        shop.paid("key-1", "invoice-1").await;
+        assert_eq!(summary(&shop.provider).await.count, 1);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refunds_are_never_more_than_was_paid() {
-    for world in World::both().await {
-        let payment = world.paid("key-1", "invoice-1").await;
+    for shop in TestShop::both().await {
+        let payment = shop.paid("key-1", "invoice-1").await;
         let refunds = (0..5).map(|n| {
-            let (world, payment) = (&world, &payment);
-            async move { world.refund(&format!("refund-{n}"), payment, 300).await }
+            let (shop, payment) = (&shop, &payment);
+            async move { shop.refund(&format!("refund-{n}"), payment, 300).await }
         });
         let refunds = futures_util::future::join_all(refunds).await;
         let with = |status| refunds.iter().filter(|r| r.status() == status).count();
         assert_eq!(with(StatusCode::CREATED), 3);
         assert_eq!(with(StatusCode::UNPROCESSABLE_ENTITY), 2);
         for (n, refund) in refunds.into_iter().enumerate() {
-            let again = world.refund(&format!("refund-{n}"), &payment, 300).await;
+            let again = shop.refund(&format!("refund-{n}"), &payment, 300).await;
             assert!(replayed(&again));
             assert_eq!(again.status(), refund.status());
         }
@@ -218,21 +214,21 @@ async fn refunds_are_never_more_than_was_paid() {
             receipts: 1,
             ..Summary::default()
         };
-        world.until(expected).await;
-        let ledger = summary(&world.provider).await;
+        shop.until(expected).await;
+        let ledger = summary(&shop.provider).await;
         assert_eq!((ledger.count, ledger.refunds), (1, 3));
         assert!(ledger.duplicate_refund_keys.is_empty());
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refund_that_is_declined_leaves_its_room_to_others() {
-    for world in World::both().await {
-        let payment = world.paid("key-1", "invoice-1").await;
-        put_faults(&world.provider, Faults::next(1, Fault::Decline)).await;
-        let declined = world.refund("refund-1", &payment, 1000).await;
+async fn a_declined_refund_releases_its_amount() {
+    for shop in TestShop::both().await {
+        let payment = shop.paid("key-1", "invoice-1").await;
+        put_faults(&shop.provider, Faults::next(1, Fault::Decline)).await;
+        let declined = shop.refund("refund-1", &payment, 1000).await;
         assert_eq!(declined.status(), StatusCode::PAYMENT_REQUIRED);
-        let made = world.refund("refund-2", &payment, 1000).await;
+        let made = shop.refund("refund-2", &payment, 1000).await;
         assert_eq!(made.status(), StatusCode::CREATED);
         let made: Refund = serde_json::from_value(json_of(made).await).unwrap();
         assert_eq!(made.status, Status::Succeeded);
@@ -243,31 +239,31 @@ async fn a_refund_that_is_declined_leaves_its_room_to_others() {
             receipts: 1,
             ..Summary::default()
         };
-        world.until(expected).await;
+        shop.until(expected).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn there_is_nothing_to_refund_of_nothing() {
-    let world = World::sqlite().await;
-    let unknown = world.refund("refund-1", "pay_0", 1).await;
+async fn a_refund_without_a_successful_payment_is_refused() {
+    let shop = TestShop::sqlite().await;
+    let unknown = shop.refund("refund-1", "pay_0", 1).await;
     assert_eq!(unknown.status(), StatusCode::NOT_FOUND);
-    let payment = world.paid("key-1", "invoice-1").await;
+    let payment = shop.paid("key-1", "invoice-1").await;
     let path = format!("/payments/{payment}/refunds");
     let one = json!({ "amount": 1 });
-    let others = world.ask(&path, "acc_2", "refund-2", &one).await;
+    let others = shop.ask(&path, "acc_2", "refund-2", &one).await;
     assert_eq!(others.status(), StatusCode::NOT_FOUND);
-    put_faults(&world.provider, Faults::next(1, Fault::Decline)).await;
-    let declined = json_of(world.pay("key-2", &order("invoice-2")).await).await;
+    put_faults(&shop.provider, Faults::next(1, Fault::Decline)).await;
+    let declined = json_of(shop.pay("key-2", &order("invoice-2")).await).await;
     let declined = declined["id"].as_str().unwrap();
-    let unpaid = world.refund("refund-3", declined, 1).await;
+    let unpaid = shop.refund("refund-3", declined, 1).await;
     assert_eq!(unpaid.status(), StatusCode::CONFLICT);
-    assert_eq!(summary(&world.provider).await.refunds, 0);
+    assert_eq!(summary(&shop.provider).await.refunds, 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nonsense_is_refused_before_anything_happens() {
-    let world = World::sqlite().await;
+async fn an_invalid_request_is_refused_before_anything_happens() {
+    let shop = TestShop::sqlite().await;
     let with = |name: &str, value: Value| {
         let mut body = order("invoice-1");
         body[name] = value;
@@ -283,23 +279,23 @@ async fn nonsense_is_refused_before_anything_happens() {
     .iter()
     .enumerate()
     {
-        let refused = world.pay(&format!("key-{n}"), body).await;
+        let refused = shop.pay(&format!("key-{n}"), body).await;
         assert_eq!(refused.status(), StatusCode::UNPROCESSABLE_ENTITY, "{body}");
     }
-    let nobody = post(world.shop.url("/payments"), &order("invoice-1"));
-    let nobody = nobody
+    let anonymous = post(shop.server.url("/payments"), &order("invoice-1"));
+    let anonymous = anonymous
         .header("idempotency-key", "\"key\"")
         .send()
         .await
         .unwrap();
-    assert!(nobody.status().is_client_error());
-    let keyless = post(world.shop.url("/payments"), &order("invoice-1"));
+    assert!(anonymous.status().is_client_error());
+    let keyless = post(shop.server.url("/payments"), &order("invoice-1"));
     let keyless = keyless
         .header("x-account-id", "acc_1")
         .send()
         .await
         .unwrap();
     assert_eq!(keyless.status(), StatusCode::BAD_REQUEST);
-    world.until(Summary::default()).await;
-    assert_eq!(summary(&world.provider).await.count, 0);
+    shop.until(Summary::default()).await;
+    assert_eq!(summary(&shop.provider).await.count, 0);
 }

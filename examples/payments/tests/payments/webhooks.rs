@@ -1,4 +1,4 @@
-//! What the provider tells of its charges.
+//! The provider's webhooks.
 
 use std::sync::{Arc, Mutex};
 
@@ -39,7 +39,7 @@ async fn take(State(taken): State<Taken>, headers: HeaderMap, body: Bytes) -> St
 }
 
 #[tokio::test]
-async fn charges_are_told_of_twice_and_forgeries_are_unsigned() {
+async fn duplicate_events_share_an_id_and_forged_events_are_refused() {
     let taken = Taken::default();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/psp", listener.local_addr().unwrap());
@@ -62,11 +62,11 @@ async fn charges_are_told_of_twice_and_forgeries_are_unsigned() {
         .await
         .unwrap();
     assert_eq!(answer.status().as_u16(), 201);
-    let told = loop {
-        let (_, told) = read(&provider.url("/webhooks/summary")).await;
-        let told: Deliveries = serde_json::from_value(told).unwrap();
-        if told.under_way == 0 {
-            break told;
+    let deliveries = loop {
+        let (_, body) = read(&provider.url("/webhooks/summary")).await;
+        let deliveries: Deliveries = serde_json::from_value(body).unwrap();
+        if deliveries.under_way == 0 {
+            break deliveries;
         }
     };
     let expected = Deliveries {
@@ -75,7 +75,7 @@ async fn charges_are_told_of_twice_and_forgeries_are_unsigned() {
         forged_refused: 1,
         ..Deliveries::default()
     };
-    assert_eq!(told, expected);
+    assert_eq!(deliveries, expected);
     {
         let taken = taken.lock().unwrap();
         assert_eq!(taken.len(), 2);

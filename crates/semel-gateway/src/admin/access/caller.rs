@@ -1,4 +1,4 @@
-//! Whoever was let in, as handlers see them.
+//! The authenticated caller, as handlers see it.
 
 use std::sync::Arc;
 
@@ -6,23 +6,22 @@ use axum::extract::FromRequestParts;
 use http::request::Parts;
 use semel_core::Timestamp;
 
-use super::session::Known;
+use super::session::SessionInfo;
 use crate::admin::problem::Problem;
 
-/// Longest name of a person, in bytes.
+/// The maximum length of a caller's name, in bytes.
 pub(in crate::admin) const MAX_NAME: usize = 64;
 
-/// What a caller may do. Ordered: an operator may all that a viewer may.
+/// The role of a caller. Ordered: an operator may do everything a viewer may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::admin) enum Role {
-    /// Looks, at everything but stored bodies.
+    /// Reads everything except stored bodies.
     Viewer,
-    /// Decides.
+    /// Also acts on records and reveals stored bodies.
     Operator,
 }
 
 impl Role {
-    /// As it is shown.
     pub(in crate::admin) fn as_str(self) -> &'static str {
         match self {
             Self::Viewer => "viewer",
@@ -31,29 +30,28 @@ impl Role {
     }
 }
 
-/// Since when somebody is logged in, and until when at the latest.
+/// A login session.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::admin) struct Session {
-    /// When it ends; half an hour without a request ends it, too.
+    /// The latest end; 30 minutes without a request end it earlier.
     pub(in crate::admin) until: Timestamp,
 }
 
-/// Whoever was let in.
+/// An authenticated caller.
 #[derive(Clone, Debug)]
 pub(in crate::admin) struct Caller {
-    /// What they may do.
     pub(in crate::admin) role: Role,
-    /// Who is at the keyboard, where they said so when they logged in.
+    /// The name given at login.
     pub(in crate::admin) name: Option<Arc<str>>,
-    /// Where they logged in.
+    /// `None` for bearer tokens and loopback callers.
     pub(in crate::admin) session: Option<Session>,
     csrf: Arc<str>,
     loopback: bool,
 }
 
 impl Caller {
-    /// Somebody on this machine, where there is no token.
-    pub(super) fn neighbour(csrf: Option<Arc<str>>) -> Self {
+    /// A loopback caller, where no token is configured.
+    pub(super) fn loopback(csrf: Option<Arc<str>>) -> Self {
         Self {
             role: Role::Operator,
             name: None,
@@ -73,60 +71,59 @@ impl Caller {
         }
     }
 
-    pub(super) fn session(known: Known) -> Self {
+    pub(super) fn session(session: SessionInfo) -> Self {
         Self {
-            role: known.role,
-            name: known.name,
-            session: Some(known.session),
-            csrf: known.csrf,
+            role: session.role,
+            name: session.name,
+            session: Some(session.session),
+            csrf: session.csrf,
             loopback: false,
         }
     }
 
-    /// What every form of theirs carries. Empty for those whose forms need none.
+    /// The CSRF token that the caller's forms carry; empty for bearer tokens.
     pub(in crate::admin) fn csrf(&self) -> &str {
         &self.csrf
     }
 
-    /// Whether they may do what takes `wanted`.
-    pub(in crate::admin) fn may(&self, wanted: Role) -> bool {
+    pub(in crate::admin) fn has_role(&self, wanted: Role) -> bool {
         self.role >= wanted
     }
 
-    /// Whether there is no token, so that everybody on this machine is the operator.
+    /// Whether no token is configured, so that every loopback caller has the operator role.
     pub(in crate::admin) fn is_loopback(&self) -> bool {
         self.loopback
     }
 
     /// # Errors
-    /// The refusal, unless it is an operator.
-    pub(in crate::admin) fn operator(&self) -> Result<(), Problem> {
-        if self.may(Role::Operator) {
+    /// `admin_not_an_operator` for viewers.
+    pub(in crate::admin) fn require_operator(&self) -> Result<(), Problem> {
+        if self.has_role(Role::Operator) {
             Ok(())
         } else {
             Err(Problem::not_an_operator())
         }
     }
 
-    /// Who decides, for the history. `said` is what the request says of it.
+    /// The actor that the history lists. `given` is the name in the request.
     ///
     /// # Errors
-    /// A name that cannot be one, or one that is another's than who logged in: the history is
-    /// not to say what the session contradicts.
-    pub(in crate::admin) fn actor(&self, said: Option<&str>) -> Result<String, Problem> {
-        let said = name(said.unwrap_or_default()).ok_or_else(|| {
-            Problem::decision(format!(
-                "`by` is a name of at most {MAX_NAME} bytes without control characters"
+    /// For an invalid name, or one that differs from the session's: the history must not contradict
+    /// the session.
+    pub(in crate::admin) fn actor(&self, given: Option<&str>) -> Result<String, Problem> {
+        let given = parse_name(given.unwrap_or_default()).ok_or_else(|| {
+            Problem::invalid_decision(format!(
+                "invalid `by`: use a name of at most {MAX_NAME} bytes without control characters"
             ))
         })?;
-        let name = match (self.name.as_deref(), said) {
+        let name = match (self.name.as_deref(), given) {
             (Some(name), "") => name,
-            (Some(name), said) if name != said => {
-                return Err(Problem::decision(format!(
-                    "you are logged in as {name:?}; leave `by` out, or log in by the other name"
+            (Some(name), given) if name != given => {
+                return Err(Problem::invalid_decision(format!(
+                    "you are logged in as {name:?}; omit `by`, or log in with the other name"
                 )));
             }
-            (_, said) => said,
+            (_, given) => given,
         };
         let role = self.role.as_str();
         Ok(if name.is_empty() {
@@ -137,8 +134,8 @@ impl Caller {
     }
 }
 
-/// The name in a text, which may be none at all; nothing where it cannot be a name.
-pub(super) fn name(text: &str) -> Option<&str> {
+/// The trimmed name, which may be empty; `None` if it is too long or has control characters.
+pub(super) fn parse_name(text: &str) -> Option<&str> {
     let text = text.trim();
     (text.len() <= MAX_NAME && !text.chars().any(char::is_control)).then_some(text)
 }
@@ -147,7 +144,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Problem> {
-        // A route outside the guard has nobody, and refuses rather than guesses.
+        // Absent only on a route outside the guard: refuse.
         let caller = parts.extensions.get::<Self>().cloned();
         caller.ok_or_else(Problem::unauthenticated)
     }

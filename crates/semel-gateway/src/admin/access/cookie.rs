@@ -1,21 +1,21 @@
-//! The cookie that carries a session.
+//! The session cookie.
 
 use http::HeaderMap;
 use http::header::{COOKIE, HeaderValue};
 
 use super::secret::Secret;
 
-/// Its name and attributes.
+/// The cookie's name and attributes.
 #[derive(Clone, Copy)]
 pub(super) struct Cookie {
-    /// Whether browsers send it by TLS only. The listener speaks plain HTTP and believes no
-    /// header about what is in front of it, so this is configured.
+    /// Whether browsers send it over TLS only. Configured, because the listener speaks plain HTTP
+    /// and does not trust forwarding headers.
     pub(super) secure: bool,
 }
 
 impl Cookie {
-    /// With the prefix a browser takes it only as we set it: secure, for this host and the whole
-    /// of it. Nobody on a neighbouring name can plant one.
+    /// Browsers accept the prefix `__Host-` only with `Secure`, `Path=/` and no `Domain`, so a
+    /// sibling domain cannot plant a cookie of this name.
     fn name(self) -> &'static str {
         if self.secure {
             "__Host-semel_session"
@@ -24,7 +24,7 @@ impl Cookie {
         }
     }
 
-    /// What the request carries. Two of the name are none: one of them is not ours.
+    /// The session id of the request; `None` if the cookie occurs twice, since one is not ours.
     pub(super) fn read(self, headers: &HeaderMap) -> Option<&str> {
         let lines = headers.get_all(COOKIE).iter();
         let pairs = lines
@@ -38,7 +38,7 @@ impl Cookie {
         }
     }
 
-    /// No script reads it, no other site's request carries it, and it goes when the browser does.
+    /// Not readable by scripts, not sent cross-site, and gone when the browser closes.
     pub(super) fn set(self, id: &Secret) -> Option<HeaderValue> {
         self.line(id.text(), "")
     }

@@ -1,14 +1,12 @@
-//! How often somebody may be wrong.
+//! Rate limit of wrong tokens, per peer and in total.
 //!
-//! What is limited is presenting a *wrong* token, by peer and in all. A right bearer token always
-//! passes: peers share addresses behind a proxy, and a limit that counted against an address as
-//! such would let anybody lock the operator out, which during an incident is worse than guessing.
-//! So the limit does not make a short token safe; a token is long and random, and a short one is
-//! warned about at start. It makes guessing slow by the form, and visible in the log without
-//! filling it.
+//! A right bearer token always passes. Peers behind a proxy share an address, and a limit on the
+//! address itself would let an attacker lock operators out, which during an incident is worse than
+//! guessing. So the limit does not make a short token safe (a short one causes a warning at start);
+//! it slows down guessing at the login form, and bounds what guessing writes to the log.
 //!
-//! The form is refused while its peer's attempts are used up, right or wrong: it is made for
-//! people, who can wait a minute or use the API. Who is logged in already is not touched.
+//! The login form is refused while the peer has no attempts left, even with the right token: people
+//! can wait a minute or use the API. Existing sessions are not affected.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -16,112 +14,113 @@ use std::sync::{Mutex, PoisonError};
 
 use semel_core::Timestamp;
 
-/// Wrong tokens of one peer within a minute: somebody who mistypes needs fewer.
+/// Wrong tokens per peer and minute; enough for typing errors.
 pub(super) const PER_PEER: u32 = 5;
 
-/// Wrong tokens of all peers within a minute: many addresses are cheap to have.
-pub(super) const IN_ALL: u32 = 100;
+/// Wrong tokens of all peers per minute: addresses are cheap.
+pub(super) const IN_TOTAL: u32 = 100;
 
-/// Peers that are remembered. More cannot be wrong within the minute that a bucket takes to fill,
-/// so this is a bound that is never reached rather than one that forgets.
-const MAX_PEERS: usize = 4 * IN_ALL as usize;
+/// Tracked peers. The total limit admits fewer per minute, the time a bucket takes to refill, so
+/// this bound is not reached in practice.
+const MAX_PEERS: usize = 4 * IN_TOTAL as usize;
 
 const MINUTE_MICROS: i64 = 60_000_000;
 
-/// Attempts that are left, as a bucket that fills evenly.
+/// A token bucket.
 #[derive(Clone, Copy)]
 struct Bucket {
-    /// In attempts times microseconds of a minute, so that whole numbers are exact.
+    /// Attempts times the microseconds of a minute, so that integers are exact.
     level: i64,
     at: Timestamp,
 }
 
 impl Bucket {
-    fn full(most: u32, now: Timestamp) -> Self {
-        let level = i64::from(most) * MINUTE_MICROS;
+    fn full(capacity: u32, now: Timestamp) -> Self {
+        let level = i64::from(capacity) * MINUTE_MICROS;
         Self { level, at: now }
     }
 
-    fn fill(&mut self, most: u32, now: Timestamp) {
-        // A clock that goes back fills nothing, and takes nothing away.
+    fn refill(&mut self, capacity: u32, now: Timestamp) {
+        // A clock that goes back neither adds nor removes attempts.
         let passed = now.as_micros().saturating_sub(self.at.as_micros());
         let passed = passed.clamp(0, MINUTE_MICROS);
-        let full = i64::from(most) * MINUTE_MICROS;
-        self.level = (self.level + passed * i64::from(most)).min(full);
+        let full = i64::from(capacity) * MINUTE_MICROS;
+        self.level = (self.level + passed * i64::from(capacity)).min(full);
         self.at = now;
     }
 
-    /// Seconds until there is one, if there is none.
-    fn wait(&self, most: u32) -> Option<u64> {
+    /// Seconds until the next attempt; `None` if one is available.
+    fn wait_seconds(&self, capacity: u32) -> Option<u64> {
         let missing = u64::try_from(MINUTE_MICROS - self.level).unwrap_or_default();
-        (missing > 0).then(|| missing.div_ceil(u64::from(most) * 1_000_000))
+        (missing > 0).then(|| missing.div_ceil(u64::from(capacity) * 1_000_000))
     }
 }
 
-/// The attempts of everybody.
-pub(super) struct Limit(Mutex<Buckets>);
+/// The attempts of all peers.
+pub(super) struct TokenRateLimit(Mutex<Buckets>);
 
 struct Buckets {
     all: Bucket,
     peers: HashMap<IpAddr, Bucket>,
 }
 
-/// Too often: try again after so many seconds.
+/// No attempt is left.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct TooOften {
+pub(super) struct RateLimited {
     pub(super) retry_after_seconds: u64,
 }
 
-impl Limit {
+impl TokenRateLimit {
     pub(super) fn new(now: Timestamp) -> Self {
         Self(Mutex::new(Buckets {
-            all: Bucket::full(IN_ALL, now),
+            all: Bucket::full(IN_TOTAL, now),
             peers: HashMap::new(),
         }))
     }
 
-    /// Takes an attempt. Before the token is looked at, so that requests side by side cannot all
-    /// have the last one.
-    pub(super) fn take(&self, peer: IpAddr, now: Timestamp) -> Result<(), TooOften> {
+    /// Takes an attempt. Called before the token is compared, so that concurrent requests cannot
+    /// share the last one.
+    pub(super) fn take(&self, peer: IpAddr, now: Timestamp) -> Result<(), RateLimited> {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Buckets { all, peers } = &mut *buckets;
-        let peer = network(peer);
+        let peer = peer_key(peer);
         if peers.len() >= MAX_PEERS && !peers.contains_key(&peer) {
             peers.retain(|_, bucket| {
-                bucket.fill(PER_PEER, now);
+                bucket.refill(PER_PEER, now);
                 bucket.level < i64::from(PER_PEER) * MINUTE_MICROS
             });
         }
-        all.fill(IN_ALL, now);
-        let fresh = Bucket::full(PER_PEER, now);
-        let mut own = peers.get(&peer).copied().unwrap_or(fresh);
-        own.fill(PER_PEER, now);
-        let wait = own.wait(PER_PEER).max(all.wait(IN_ALL));
+        all.refill(IN_TOTAL, now);
+        let new = Bucket::full(PER_PEER, now);
+        let mut bucket = peers.get(&peer).copied().unwrap_or(new);
+        bucket.refill(PER_PEER, now);
+        let wait = bucket
+            .wait_seconds(PER_PEER)
+            .max(all.wait_seconds(IN_TOTAL));
         let full = peers.len() >= MAX_PEERS && !peers.contains_key(&peer);
         if let Some(retry_after_seconds) = wait.or(full.then_some(60)) {
-            return Err(TooOften {
+            return Err(RateLimited {
                 retry_after_seconds,
             });
         }
         all.level -= MINUTE_MICROS;
-        own.level -= MINUTE_MICROS;
-        peers.insert(peer, own);
+        bucket.level -= MINUTE_MICROS;
+        peers.insert(peer, bucket);
         Ok(())
     }
 
-    /// The attempt was right, and does not count.
+    /// Returns an attempt: the token was right.
     pub(super) fn give_back(&self, peer: IpAddr) {
         let mut buckets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         buckets.all.level += MINUTE_MICROS;
-        if let Some(own) = buckets.peers.get_mut(&network(peer)) {
-            own.level += MINUTE_MICROS;
+        if let Some(bucket) = buckets.peers.get_mut(&peer_key(peer)) {
+            bucket.level += MINUTE_MICROS;
         }
     }
 }
 
-/// What one peer has: an IPv4 address, or the 64 bits of an IPv6 network, within which addresses
-/// are free.
-fn network(peer: IpAddr) -> IpAddr {
+/// The key of a peer: its IPv4 address, or its IPv6 /64, within which addresses are free.
+fn peer_key(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => {
             let network = u128::from(address) & !u128::from(u64::MAX);
@@ -146,8 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_is_wrong_five_times_a_minute() {
-        let limit = Limit::new(at(0));
+    fn the_sixth_wrong_token_of_a_peer_within_a_minute_is_refused() {
+        let limit = TokenRateLimit::new(at(0));
         for _ in 0..PER_PEER {
             assert_eq!(limit.take(peer(1), at(0)), Ok(()));
         }
@@ -160,27 +159,30 @@ mod tests {
         for _ in 0..PER_PEER {
             assert_eq!(limit.take(peer(1), at(1000)), Ok(()));
         }
-        assert!(limit.take(peer(1), at(1000)).is_err(), "it is no deeper");
+        assert!(
+            limit.take(peer(1), at(1000)).is_err(),
+            "the bucket holds no more"
+        );
     }
 
     #[test]
-    fn a_right_one_does_not_count() {
-        let limit = Limit::new(at(0));
-        for _ in 0..10 * IN_ALL {
+    fn a_returned_attempt_does_not_count() {
+        let limit = TokenRateLimit::new(at(0));
+        for _ in 0..10 * IN_TOTAL {
             assert_eq!(limit.take(peer(1), at(0)), Ok(()));
             limit.give_back(peer(1));
         }
     }
 
     #[test]
-    fn all_together_are_limited_and_remembered_within_bounds() {
-        let limit = Limit::new(at(0));
-        for number in 0..IN_ALL {
+    fn the_total_limit_holds_and_tracked_peers_are_bounded() {
+        let limit = TokenRateLimit::new(at(0));
+        for number in 0..IN_TOTAL {
             assert_eq!(limit.take(peer(number), at(0)), Ok(()));
         }
-        assert!(limit.take(peer(IN_ALL), at(0)).is_err());
+        assert!(limit.take(peer(IN_TOTAL), at(0)).is_err());
         for minute in 1..50 {
-            for number in 0..2 * IN_ALL {
+            for number in 0..2 * IN_TOTAL {
                 let _ = limit.take(peer(minute * 1000 + number), at(u64::from(minute) * 60));
             }
             assert!(limit.0.lock().unwrap().peers.len() <= MAX_PEERS);
@@ -189,8 +191,8 @@ mod tests {
     }
 
     #[test]
-    fn a_network_is_one_peer() {
-        let limit = Limit::new(at(0));
+    fn an_ipv6_64_network_is_one_peer() {
+        let limit = TokenRateLimit::new(at(0));
         for number in 0..PER_PEER {
             let address = format!("2001:db8:0:1::{number:x}");
             assert_eq!(limit.take(address.parse().unwrap(), at(0)), Ok(()));
@@ -205,8 +207,8 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_gives_nothing() {
-        let limit = Limit::new(at(100));
+    fn a_clock_that_goes_back_adds_no_attempts() {
+        let limit = TokenRateLimit::new(at(100));
         for _ in 0..PER_PEER {
             assert_eq!(limit.take(peer(1), at(100)), Ok(()));
         }

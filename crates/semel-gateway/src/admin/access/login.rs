@@ -1,4 +1,4 @@
-//! In by `/login`, out by `/logout`.
+//! `/login` and `/logout`.
 
 use std::sync::Arc;
 
@@ -10,146 +10,145 @@ use http::header::{LOCATION, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, StatusCode, Uri};
 
 use super::secret::Secret;
-use super::{Gate, caller, csrf, peer};
-use crate::admin::console::login::{LoginView, login_page};
+use super::{AccessGuard, caller, csrf, peer};
+use crate::admin::console::login::{LoginView, render_login};
 use crate::admin::problem::Problem;
 
-/// Where one logs in.
 const LOGIN: &str = "/login";
 
-/// Where one goes who wanted nothing in particular.
+/// The page after a login without `next`.
 const HOME: &str = "/";
 
-/// The longest path that somebody is led back to.
+/// The maximum length of `next`.
 const MAX_NEXT: usize = 2048;
 
-/// The paths that lead in.
-pub(super) fn outside(gate: &Arc<Gate>) -> Router {
+pub(super) fn login_route(guard: &Arc<AccessGuard>) -> Router {
     Router::new()
         .route(LOGIN, get(show).post(log_in))
-        .with_state(Arc::clone(gate))
+        .with_state(Arc::clone(guard))
 }
 
-/// The path that leads out. Inside, so that no other site can end a session.
-pub(super) fn inside(gate: &Arc<Gate>) -> Router {
+/// Behind authentication and the CSRF check, so that other sites cannot end a session.
+pub(super) fn logout_route(guard: &Arc<AccessGuard>) -> Router {
     Router::new()
         .route("/logout", post(log_out))
-        .with_state(Arc::clone(gate))
+        .with_state(Arc::clone(guard))
 }
 
-/// The page instead of one that is not shown.
-pub(super) fn refused(problem: &Problem, next: &str) -> Response {
+/// The login page in place of a page that was refused.
+pub(super) fn login_page_for(problem: &Problem, next: &str) -> Response {
     let error = match problem.status() {
-        // Who comes for the first time did nothing wrong.
+        // The first visit is not an error.
         StatusCode::UNAUTHORIZED => None,
         _ => Some(problem.detail()),
     };
-    let mut answer = page(error, next, "");
-    let said = problem.response();
-    *answer.status_mut() = said.status();
-    for (name, value) in said.headers() {
-        if !answer.headers().contains_key(name) {
-            answer.headers_mut().insert(name, value.clone());
+    let mut response = page(error, next, "");
+    let refusal = problem.response();
+    *response.status_mut() = refusal.status();
+    for (name, value) in refusal.headers() {
+        if !response.headers().contains_key(name) {
+            response.headers_mut().insert(name, value.clone());
         }
     }
-    answer
+    response
 }
 
-/// Where to go back to, of a request that was refused.
-pub(super) fn next_of(uri: &Uri) -> String {
-    let asked = uri.path_and_query().map_or(HOME, |asked| asked.as_str());
-    local(asked).to_owned()
+/// The path to return to after a login.
+pub(super) fn return_path(uri: &Uri) -> String {
+    let path = uri.path_and_query().map_or(HOME, |path| path.as_str());
+    local_path(path).to_owned()
 }
 
-async fn show(State(gate): State<Arc<Gate>>, uri: Uri) -> Response {
+async fn show(State(guard): State<Arc<AccessGuard>>, uri: Uri) -> Response {
     let next = csrf::field(uri.query().unwrap_or_default().as_bytes(), "next");
-    let next = local(next.as_deref().unwrap_or(HOME));
-    if gate.is_loopback() {
-        to(HOME)
+    let next = local_path(next.as_deref().unwrap_or(HOME));
+    if guard.is_loopback() {
+        redirect(HOME)
     } else {
         page(None, next, "")
     }
 }
 
-async fn log_in(State(gate): State<Arc<Gate>>, request: Request) -> Response {
-    // Being logged in as somebody else is harm enough.
-    if let Err(problem) = csrf::refuse_other_sites(request.headers()) {
-        return refused(&problem, HOME);
+async fn log_in(State(guard): State<Arc<AccessGuard>>, request: Request) -> Response {
+    // Another site must not log a browser in under another name.
+    if let Err(problem) = csrf::check_origin(request.headers()) {
+        return login_page_for(&problem, HOME);
     }
-    if gate.is_loopback() {
-        return to(HOME);
+    if guard.is_loopback() {
+        return redirect(HOME);
     }
     let peer = peer(&request);
     let (parts, body) = request.into_parts();
     if !csrf::is_form(&parts.headers) {
         return StatusCode::UNSUPPORTED_MEDIA_TYPE.into_response();
     }
-    let form = match csrf::read(body).await {
+    let form = match csrf::read_form(body).await {
         Ok(form) => form,
-        Err(problem) => return refused(&problem, HOME),
+        Err(problem) => return login_page_for(&problem, HOME),
     };
     let given = |field| csrf::field(&form, field).unwrap_or_default();
-    let (next, said) = (given("next"), given("name"));
-    let next = local(&next);
-    let Some(name) = caller::name(&said) else {
-        let error = "That is no name: it is too long, or has control characters.";
-        let mut answer = page(Some(error), next, "");
-        *answer.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
-        return answer;
+    let (next, name) = (given("next"), given("name"));
+    let next = local_path(&next);
+    let Some(name) = caller::parse_name(&name) else {
+        let error = "Invalid name: use at most 64 bytes without control characters.";
+        let mut response = page(Some(error), next, "");
+        *response.status_mut() = StatusCode::UNPROCESSABLE_ENTITY;
+        return response;
     };
-    let now = gate.now();
-    if let Err(too_often) = gate.limit.take(peer, now) {
-        let seconds = too_often.retry_after_seconds;
-        tracing::warn!(%peer, "a login was refused: too many wrong tokens");
-        return refused(&Problem::too_many_attempts(seconds), next);
+    let now = guard.now();
+    if let Err(limited) = guard.rate_limit.take(peer, now) {
+        let seconds = limited.retry_after_seconds;
+        tracing::warn!(%peer, "refused a login: too many wrong tokens");
+        return login_page_for(&Problem::too_many_attempts(seconds), next);
     }
-    let Some(role) = gate.access.role(given("token").trim()) else {
-        tracing::warn!(%peer, how = "by login", "a wrong admin token was presented");
-        let mut answer = refused(&Problem::unauthenticated(), next);
-        let error = "That is not a token of this gateway.";
-        *answer.body_mut() = page(Some(error), next, name).into_body();
-        return answer;
+    let Some(role) = guard.access.role(given("token").trim()) else {
+        tracing::warn!(%peer, via = "login", "a wrong admin token was presented");
+        let mut response = login_page_for(&Problem::unauthenticated(), next);
+        let error = "Wrong token.";
+        *response.body_mut() = page(Some(error), next, name).into_body();
+        return response;
     };
-    gate.limit.give_back(peer);
-    // Whatever the request came with, it leaves with another: nobody can choose it beforehand.
-    if let Some(old) = gate.cookie.read(&parts.headers) {
-        gate.sessions.end(old);
+    guard.rate_limit.give_back(peer);
+    // Always a new session id, against session fixation.
+    if let Some(old) = guard.cookie.read(&parts.headers) {
+        guard.sessions.end(old);
     }
     let (Ok(id), Ok(csrf)) = (Secret::random(), Secret::random()) else {
-        return Problem::internal("there is no randomness to make a session of").into_response();
+        return Problem::internal("the operating system provides no randomness for a session")
+            .into_response();
     };
-    let named = (!name.is_empty()).then_some(name);
-    gate.sessions.begin(&id, &csrf, role, named, now);
-    tracing::info!(%peer, role = role.as_str(), name, "somebody logged in");
-    with_cookie(to(next), gate.cookie.set(&id))
+    let name_or_none = (!name.is_empty()).then_some(name);
+    guard.sessions.begin(&id, &csrf, role, name_or_none, now);
+    tracing::info!(%peer, role = role.as_str(), name, "login");
+    with_cookie(redirect(next), guard.cookie.set(&id))
 }
 
-async fn log_out(State(gate): State<Arc<Gate>>, headers: HeaderMap) -> Response {
-    if let Some(id) = gate.cookie.read(&headers) {
-        gate.sessions.end(id);
+async fn log_out(State(guard): State<Arc<AccessGuard>>, headers: HeaderMap) -> Response {
+    if let Some(id) = guard.cookie.read(&headers) {
+        guard.sessions.end(id);
     }
-    with_cookie(to(LOGIN), gate.cookie.remove())
+    with_cookie(redirect(LOGIN), guard.cookie.remove())
 }
 
 fn page(error: Option<&str>, next: &str, name: &str) -> Response {
-    Html(login_page(&LoginView { error, next, name })).into_response()
+    Html(render_login(&LoginView { error, next, name })).into_response()
 }
 
-fn to(path: &str) -> Response {
+fn redirect(path: &str) -> Response {
     let path = HeaderValue::from_str(path).unwrap_or(HeaderValue::from_static(HOME));
     (StatusCode::SEE_OTHER, [(LOCATION, path)]).into_response()
 }
 
-fn with_cookie(mut answer: Response, cookie: Option<HeaderValue>) -> Response {
+fn with_cookie(mut response: Response, cookie: Option<HeaderValue>) -> Response {
     if let Some(cookie) = cookie {
-        answer.headers_mut().insert(SET_COOKIE, cookie);
+        response.headers_mut().insert(SET_COOKIE, cookie);
     }
-    answer
+    response
 }
 
-/// A path of this listener, or home. A browser takes `//host`, `/\host` and `/<tab>/host` to
-/// another one.
-fn local(next: &str) -> &str {
+/// `next` if it is a path of this listener, else home. Browsers resolve `//host`, `/\host` and
+/// `/<tab>/host` to another host.
+fn local_path(next: &str) -> &str {
     let path = next.split(['?', '#']).next().unwrap_or_default();
     let is_local = next.starts_with('/')
         && !next.starts_with("//")
@@ -165,9 +164,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_is_led_back_to_this_listener_only() {
+    fn next_redirects_only_within_this_listener() {
         for path in ["/", "/operations?status=unknown", "/operations/7#history"] {
-            assert_eq!(local(path), path);
+            assert_eq!(local_path(path), path);
         }
         for elsewhere in [
             "",
@@ -186,8 +185,8 @@ mod tests {
             "/logout",
             "javascript:alert(1)",
         ] {
-            assert_eq!(local(elsewhere), HOME, "{elsewhere:?}");
+            assert_eq!(local_path(elsewhere), HOME, "{elsewhere:?}");
         }
-        assert_eq!(local(&"/a".repeat(MAX_NEXT)), HOME);
+        assert_eq!(local_path(&"/a".repeat(MAX_NEXT)), HOME);
     }
 }

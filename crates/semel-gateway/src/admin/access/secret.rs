@@ -1,16 +1,16 @@
-//! Random secrets, and how they are compared.
+//! Random secrets and their comparison.
 
 use aws_lc_rs::rand;
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 
-/// What stands for a secret where it is looked up.
+/// The hash of a secret, under which it is looked up.
 pub(super) type Hash = [u8; 32];
 
-/// 256 random bits in hexadecimal: a cookie, a form and a header can carry it as it is.
+/// 256 random bits in hexadecimal, which cookies, forms and headers carry unescaped.
 pub(super) struct Secret(String);
 
-/// The operating system has no randomness to give.
+/// The operating system provides no randomness.
 #[derive(Debug)]
 pub(super) struct NoRandomness;
 
@@ -30,7 +30,7 @@ pub(super) fn hash(secret: &str) -> Hash {
     Sha256::digest(secret).into()
 }
 
-/// Whether both are the same. The time it takes tells nothing of either: hashes are compared.
-pub(super) fn same(one: &str, other: &str) -> bool {
+/// Compares hashes in constant time, so that the timing reveals nothing.
+pub(super) fn constant_time_eq(one: &str, other: &str) -> bool {
     hash(one).ct_eq(&hash(other)).into()
 }

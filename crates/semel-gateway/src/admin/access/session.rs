@@ -1,4 +1,4 @@
-//! Sessions: who logged in, for how long, and the secret that their forms carry.
+//! Login sessions.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,29 +9,28 @@ use semel_core::Timestamp;
 use super::secret::{Hash, Secret, hash};
 use super::{Role, Session};
 
-/// Sessions at a time. People are few; a script that logs in for every request is not to fill
-/// the memory.
+/// The maximum number of sessions. A script that logs in for every request must not fill the
+/// memory.
 pub(super) const MAX_SESSIONS: usize = 1000;
 
-/// Without a request for so long, a session is over: a screen left alone is anybody's.
+/// The idle timeout: an unattended screen is open to anyone.
 pub(super) const MAX_IDLE: Duration = Duration::from_mins(30);
 
-/// A session is over after a working day, used or not.
+/// The absolute timeout: a working day.
 pub(super) const MAX_AGE: Duration = Duration::from_hours(12);
 
-/// Everybody who is logged in. Kept in memory: a restart, which is how a token is changed, ends
-/// them all.
+/// All sessions. In memory only: a restart, which is how a token is changed, ends them.
 #[derive(Default)]
 pub(super) struct Sessions(Mutex<HashMap<Hash, Entry>>);
 
 struct Entry {
-    known: Known,
+    info: SessionInfo,
     seen: Timestamp,
 }
 
-/// What is known of whoever presents the cookie.
+/// What a session cookie stands for.
 #[derive(Clone)]
-pub(super) struct Known {
+pub(super) struct SessionInfo {
     pub(super) role: Role,
     pub(super) name: Option<Arc<str>>,
     pub(super) csrf: Arc<str>,
@@ -39,13 +38,13 @@ pub(super) struct Known {
 }
 
 impl Entry {
-    fn is_over(&self, now: Timestamp) -> bool {
-        now >= self.known.session.until || now >= self.seen.saturating_add(MAX_IDLE)
+    fn has_ended(&self, now: Timestamp) -> bool {
+        now >= self.info.session.until || now >= self.seen.saturating_add(MAX_IDLE)
     }
 }
 
 impl Sessions {
-    /// Begins one; the secret is what the cookie carries. It is never one that a request chose.
+    /// Starts a session under a new random id, which the cookie carries.
     pub(super) fn begin(
         &self,
         id: &Secret,
@@ -56,7 +55,7 @@ impl Sessions {
     ) {
         let mut sessions = self.lock();
         if sessions.len() >= MAX_SESSIONS {
-            sessions.retain(|_, entry| !entry.is_over(now));
+            sessions.retain(|_, entry| !entry.has_ended(now));
         }
         while sessions.len() >= MAX_SESSIONS {
             let longest_idle = sessions.iter().min_by_key(|(_, entry)| entry.seen);
@@ -68,36 +67,36 @@ impl Sessions {
         let session = Session {
             until: now.saturating_add(MAX_AGE),
         };
-        let known = Known {
+        let info = SessionInfo {
             role,
             name: name.map(Arc::from),
             csrf: csrf.text().into(),
             session,
         };
-        sessions.insert(hash(id.text()), Entry { known, seen: now });
+        sessions.insert(hash(id.text()), Entry { info, seen: now });
     }
 
-    /// Whose session it is; `seen` if it was somebody at a keyboard. By hash, so that the time a
-    /// look takes tells nothing of another's.
-    pub(super) fn find(&self, id: &str, now: Timestamp, seen: bool) -> Option<Known> {
+    /// Finds a session by the hash of its id, so that timing reveals nothing about other ids. `seen`
+    /// renews the idle timeout.
+    pub(super) fn find(&self, id: &str, now: Timestamp, seen: bool) -> Option<SessionInfo> {
         let id = hash(id);
         let mut sessions = self.lock();
         let entry = sessions.get_mut(&id)?;
-        if entry.is_over(now) {
+        if entry.has_ended(now) {
             sessions.remove(&id);
             return None;
         }
         if seen {
             entry.seen = entry.seen.max(now);
         }
-        Some(entry.known.clone())
+        Some(entry.info.clone())
     }
 
     pub(super) fn end(&self, id: &str) {
         self.lock().remove(&hash(id));
     }
 
-    /// Nothing is left half done under the lock, so what a panic left is whole.
+    /// Ignores poisoning: no update under the lock can be left half done.
     fn lock(&self) -> MutexGuard<'_, HashMap<Hash, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_idle_goes_when_there_are_too_many() {
+    fn the_longest_idle_session_is_evicted_at_the_limit() {
         let sessions = Sessions::default();
         let first = begin(&sessions, at(0));
         let second = begin(&sessions, at(1));
@@ -134,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn those_that_are_over_make_room_first() {
+    fn ended_sessions_are_evicted_first() {
         let sessions = Sessions::default();
         for _ in 0..MAX_SESSIONS {
             begin(&sessions, at(0));
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_use_nor_a_clock_that_goes_back_makes_it_last_for_ever() {
+    fn neither_use_nor_a_clock_that_goes_back_extends_the_absolute_timeout() {
         let sessions = Sessions::default();
         let id = begin(&sessions, at(0));
         let mut now = 0;
@@ -157,9 +156,6 @@ mod tests {
                 .find(id.text(), at(MAX_AGE.as_secs()), true)
                 .is_none()
         );
-        assert!(
-            sessions.find(id.text(), at(0), true).is_none(),
-            "it was removed"
-        );
+        assert!(sessions.find(id.text(), at(0), true).is_none(), "removed");
     }
 }

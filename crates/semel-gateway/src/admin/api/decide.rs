@@ -1,112 +1,116 @@
-//! Decisions: each is guarded by the state machine, and told in the operation's history.
+//! Operator actions on records: resolve, reconcile, erase.
 
 use axum::extract::State;
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 use semel_core::history::MAX_REASON;
-use semel_core::{By, Completion, Response, Status, Verdict};
+use semel_core::{Actor, Completion, Response, Status, Verdict};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use super::extract::{Count, Id, Sent};
-use super::{Answer, Shared, StatusWord, Whole, json, words};
+use super::extract::{JsonBody, JsonInteger, PathId};
+use super::{ApiResult, FullStore, Shared, StatusView, json, schema};
 use crate::admin::access::Caller;
-use crate::admin::acts::{self, Learned};
-use crate::admin::document::{NotDecided, NotThere, Refused, Unanswered};
+use crate::admin::actions::{self, ReconcileResult};
+use crate::admin::openapi::{AuthProblems, DecisionProblems, NotFoundProblem, StoreProblems};
 use crate::admin::problem::Problem;
 
-/// What an operator found out.
+/// The outcome that an operator found.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Decision {
-    verdict: Word,
-    /// What every retry will be given; with `completed`, and only then.
+    verdict: VerdictKind,
+    /// The response that every retry receives. Required with `completed`, not allowed otherwise.
     #[serde(default)]
-    response: Option<Written>,
+    response: Option<ManualResponse>,
     #[serde(default)]
-    #[schema(required = true, schema_with = words::reason)]
+    #[schema(required = true, schema_with = schema::reason)]
     reason: String,
     #[serde(default)]
-    #[schema(schema_with = words::by)]
+    #[schema(schema_with = schema::by)]
     by: Option<String>,
-    /// The attempt that the operator looked at; the present one if absent.
+    /// The attempt that the operator looked at; default: the current one.
     #[serde(default)]
     #[schema(value_type = Option<u32>, maximum = 4_294_967_295_u32)]
-    attempt: Option<Count<u32>>,
+    attempt: Option<JsonInteger<u32>>,
 }
 
 #[derive(Clone, Copy, Deserialize, PartialEq, Eq, ToSchema)]
 #[serde(rename_all = "snake_case")]
 #[schema(as = Verdict)]
-pub(in crate::admin) enum Word {
+pub(in crate::admin) enum VerdictKind {
     Completed,
     NotExecuted,
 }
 
-/// A response that somebody writes by hand: the body as text, or as JSON.
+/// A response written by hand, with the body as text or as JSON.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = WrittenResponse)]
-pub(in crate::admin) struct Written {
+pub(in crate::admin) struct ManualResponse {
     #[schema(value_type = u16, minimum = 200, maximum = 599)]
-    pub(in crate::admin) status: Count<u16>,
-    /// Names and values.
+    pub(in crate::admin) status: JsonInteger<u16>,
+    /// Header names and values.
     #[serde(default)]
-    #[schema(schema_with = words::headers)]
+    #[schema(schema_with = schema::headers)]
     pub(in crate::admin) headers: Vec<(String, String)>,
-    /// As text.
+    /// The body as text.
     #[serde(default)]
     pub(in crate::admin) body: Option<String>,
-    /// As JSON.
+    /// The body as JSON.
     #[serde(default)]
     #[schema(value_type = Option<serde_json::Value>)]
     pub(in crate::admin) json: Option<Box<RawValue>>,
 }
 
-/// Why, where that is optional.
+/// An action with an optional reason.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Reason {
     #[serde(default)]
-    #[schema(schema_with = words::reason_or_none)]
+    #[schema(schema_with = schema::reason_or_none)]
     pub(super) reason: String,
     #[serde(default)]
-    #[schema(schema_with = words::by)]
+    #[schema(schema_with = schema::by)]
     pub(super) by: Option<String>,
 }
 
-/// Why, where that is required.
+/// An erasure; the reason is required.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Erasure {
     #[serde(default)]
-    #[schema(required = true, schema_with = words::reason)]
+    #[schema(required = true, schema_with = schema::reason)]
     reason: String,
     #[serde(default)]
-    #[schema(schema_with = words::by)]
+    #[schema(schema_with = schema::by)]
     by: Option<String>,
 }
 
+/// The record's status after the action.
 #[derive(Serialize, ToSchema)]
-struct Decided {
+#[schema(as = DecisionResult)]
+struct DecisionResult {
     #[schema(format = "uuid")]
     id: String,
-    status: StatusWord,
+    status: StatusView,
 }
 
+/// The result of a reconcile request.
 #[derive(Serialize, ToSchema)]
-struct Looked {
+#[schema(as = ReconcileResult)]
+struct ReconcileView {
     #[schema(format = "uuid")]
     id: String,
     outcome: Outcome,
-    /// Why it is still unknown.
+    /// Why the record is still unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     code: Option<String>,
 }
 
-/// What came of a look.
+/// The outcome according to the provider.
 #[derive(Clone, Copy, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 enum Outcome {
@@ -115,168 +119,175 @@ enum Outcome {
     StillUnknown,
 }
 
-/// Decides what became of an operation that is unknown.
+/// Resolve an unknown record with the outcome you found.
 #[utoipa::path(
     post,
     path = "/operations/{id}/resolve",
     operation_id = "resolve_operation",
     tag = "decisions",
     security(("token" = []), ("session" = [], "csrf" = [])),
-    params(("id" = String, Path, description = "The operation's.", format = "uuid")),
+    params(("id" = String, Path, description = "The record id.", format = "uuid")),
     request_body = Decision,
     responses(
-        (status = 200, description = "It is decided.", body = Decided),
-        NotDecided,
-        NotThere,
-        Refused,
-        Unanswered,
+        (status = 200, description = "The record is resolved.", body = DecisionResult),
+        DecisionProblems,
+        NotFoundProblem,
+        AuthProblems,
+        StoreProblems,
     ),
 )]
-pub(super) async fn resolve<S: Whole>(
+pub(super) async fn resolve<S: FullStore>(
     caller: Caller,
     State(api): Shared<S>,
-    Id(id): Id,
-    Sent(decision): Sent<Decision>,
-) -> Answer {
+    PathId(id): PathId,
+    JsonBody(decision): JsonBody<Decision>,
+) -> ApiResult {
     let by = by(&caller, decision.by.as_deref(), &decision.reason)?;
     let verdict = verdict(decision.verdict, decision.response)?;
-    let attempt = decision.attempt.map(|Count(attempt)| attempt);
-    let (id, decided) = acts::pass(&api.store, &id, attempt, verdict, by).await?;
-    Ok(json(&Decided {
+    let attempt = decision.attempt.map(|JsonInteger(attempt)| attempt);
+    let (id, status) = actions::resolve_record(&api.store, &id, attempt, verdict, by).await?;
+    Ok(json(&DecisionResult {
         id: id.to_string(),
-        status: decided.into(),
+        status: status.into(),
     }))
 }
 
-/// Asks the provider now.
+/// Ask the provider about an unknown record now.
 #[utoipa::path(
     post,
     path = "/operations/{id}/reconcile",
     operation_id = "reconcile_operation",
     tag = "decisions",
     security(("token" = []), ("session" = [], "csrf" = [])),
-    params(("id" = String, Path, description = "The operation's.", format = "uuid")),
+    params(("id" = String, Path, description = "The record id.", format = "uuid")),
     request_body = Reason,
     responses(
-        (status = 200, description = "What came of it.", body = Looked),
-        NotDecided,
-        NotThere,
-        Refused,
-        Unanswered,
+        (status = 200, description = "The provider's answer.", body = ReconcileView),
+        DecisionProblems,
+        NotFoundProblem,
+        AuthProblems,
+        StoreProblems,
     ),
 )]
-pub(super) async fn reconcile<S: Whole>(
+pub(super) async fn reconcile<S: FullStore>(
     caller: Caller,
     State(api): Shared<S>,
-    Id(id): Id,
-    Sent(asked): Sent<Reason>,
-) -> Answer {
-    let who = caller.actor(asked.by.as_deref())?;
-    let reason = reason(&asked.reason)?;
-    let by = By {
+    PathId(id): PathId,
+    JsonBody(body): JsonBody<Reason>,
+) -> ApiResult {
+    let who = caller.actor(body.by.as_deref())?;
+    let reason = reason(&body.reason)?;
+    let by = Actor {
         who: who.into(),
         why: (!reason.is_empty()).then(|| reason.into()),
     };
-    let (id, learned) = acts::look(&api.store, &api.reconcilers, &id, by).await?;
-    let (outcome, code) = match learned {
-        Learned::Completed => (Outcome::Completed, None),
-        Learned::Released => (Outcome::NotExecuted, None),
-        Learned::StillUnknown(code) => (Outcome::StillUnknown, Some(code.to_string())),
+    let (id, result) = actions::reconcile_record(&api.store, &api.reconcilers, &id, by).await?;
+    let (outcome, code) = match result {
+        ReconcileResult::Completed => (Outcome::Completed, None),
+        ReconcileResult::Released => (Outcome::NotExecuted, None),
+        ReconcileResult::StillUnknown(code) => (Outcome::StillUnknown, Some(code.to_string())),
     };
-    Ok(json(&Looked {
+    Ok(json(&ReconcileView {
         id: id.to_string(),
         outcome,
         code,
     }))
 }
 
-/// Removes the stored response, for privacy, and keeps that there was one.
+/// Erase the stored response and evidence; the record and its history stay.
 #[utoipa::path(
     post,
     path = "/operations/{id}/erase",
     operation_id = "erase_operation",
     tag = "decisions",
     security(("token" = []), ("session" = [], "csrf" = [])),
-    params(("id" = String, Path, description = "The operation's.", format = "uuid")),
+    params(("id" = String, Path, description = "The record id.", format = "uuid")),
     request_body = Erasure,
     responses(
-        (status = 200, description = "It is erased.", body = Decided),
-        NotDecided,
-        NotThere,
-        Refused,
-        Unanswered,
+        (status = 200, description = "The response is erased.", body = DecisionResult),
+        DecisionProblems,
+        NotFoundProblem,
+        AuthProblems,
+        StoreProblems,
     ),
 )]
-pub(super) async fn erase<S: Whole>(
+pub(super) async fn erase<S: FullStore>(
     caller: Caller,
     State(api): Shared<S>,
-    Id(id): Id,
-    Sent(asked): Sent<Erasure>,
-) -> Answer {
-    let by = by(&caller, asked.by.as_deref(), &asked.reason)?;
-    let id = acts::wipe(&api.store, &id, by).await?;
-    Ok(json(&Decided {
+    PathId(id): PathId,
+    JsonBody(body): JsonBody<Erasure>,
+) -> ApiResult {
+    let by = by(&caller, body.by.as_deref(), &body.reason)?;
+    let id = actions::erase_response(&api.store, &id, by).await?;
+    Ok(json(&DecisionResult {
         id: id.to_string(),
         status: Status::Completed.into(),
     }))
 }
 
-fn by(caller: &Caller, who_said: Option<&str>, said: &str) -> Result<By, Problem> {
-    let reason = reason(said)?;
+fn by(caller: &Caller, name: Option<&str>, text: &str) -> Result<Actor, Problem> {
+    let reason = reason(text)?;
     if reason.is_empty() {
-        return Err(Problem::decision(
-            "`reason` is required: it is what the next person reads in the history",
+        return Err(Problem::invalid_decision(
+            "`reason` is required: say what you saw and where; the history shows it",
         ));
     }
-    Ok(By::person(caller.actor(who_said)?, reason))
+    Ok(Actor::person(caller.actor(name)?, reason))
 }
 
-/// A reason that can be kept, or none.
-pub(in crate::admin) fn reason(said: &str) -> Result<&str, Problem> {
-    let reason = said.trim();
+/// The trimmed reason, which may be empty.
+pub(in crate::admin) fn reason(text: &str) -> Result<&str, Problem> {
+    let reason = text.trim();
     if reason.contains('\0') {
-        return Err(Problem::decision("`reason` cannot hold a NUL character"));
+        return Err(Problem::invalid_decision(
+            "`reason` must not contain a NUL character",
+        ));
     }
     if reason.len() > MAX_REASON {
-        let detail = format!("`reason` has at most {MAX_REASON} bytes");
-        return Err(Problem::decision(detail));
+        let detail = format!("`reason` is too long: at most {MAX_REASON} bytes");
+        return Err(Problem::invalid_decision(detail));
     }
     Ok(reason)
 }
 
-pub(in crate::admin) fn verdict(word: Word, response: Option<Written>) -> Result<Verdict, Problem> {
-    match (word, response) {
-        (Word::Completed, Some(written)) => Ok(Verdict::Completed(Completion {
-            response: written.response()?,
+pub(in crate::admin) fn verdict(
+    kind: VerdictKind,
+    response: Option<ManualResponse>,
+) -> Result<Verdict, Problem> {
+    match (kind, response) {
+        (VerdictKind::Completed, Some(manual)) => Ok(Verdict::Completed(Completion {
+            response: manual.into_response()?,
             resource: None,
         })),
-        (Word::Completed, None) => Err(Problem::decision(
-            "`response` is required: it is what every retry will be given, such as \
+        (VerdictKind::Completed, None) => Err(Problem::invalid_decision(
+            "`response` is required: every retry receives it; for example \
              {\"status\": 201, \"json\": {}}",
         )),
-        (Word::NotExecuted, None) => Ok(Verdict::NotExecuted("operator_decided".into())),
-        (Word::NotExecuted, Some(_)) => Err(Problem::decision(
-            "what was not executed has no `response`: the next request executes and is given its own",
+        (VerdictKind::NotExecuted, None) => Ok(Verdict::NotExecuted("operator_decided".into())),
+        (VerdictKind::NotExecuted, Some(_)) => Err(Problem::invalid_decision(
+            "`response` is not allowed with `not_executed`: the next request executes",
         )),
     }
 }
 
-impl Written {
-    fn response(self) -> Result<Response, Problem> {
-        let Count(status) = self.status;
+impl ManualResponse {
+    fn into_response(self) -> Result<Response, Problem> {
+        let JsonInteger(status) = self.status;
         if !(200..600).contains(&status) {
-            return Err(Problem::decision("`status` is from 200 to 599"));
+            return Err(Problem::invalid_decision(
+                "invalid `status`: use 200 to 599",
+            ));
         }
         let mut lines: Vec<(Box<str>, Bytes)> = Vec::new();
         for (name, value) in self.headers {
             let name = HeaderName::from_bytes(name.as_bytes())
-                .map_err(|_| Problem::decision(format!("{name:?} is no header name")))?;
+                .map_err(|_| Problem::invalid_decision(format!("invalid header name {name:?}")))?;
             let value = HeaderValue::from_str(&value).map_err(|_| {
-                Problem::decision(format!("{name} has a value that cannot be sent"))
+                Problem::invalid_decision(format!("invalid value of header {name}"))
             })?;
             semel_http::Route::default()
                 .store_header(name.as_str())
-                .map_err(|error| Problem::decision(error.to_string()))?;
+                .map_err(|error| Problem::invalid_decision(error.to_string()))?;
             lines.push((
                 name.as_str().into(),
                 Bytes::copy_from_slice(value.as_bytes()),
@@ -284,8 +295,8 @@ impl Written {
         }
         let body = match (self.body, self.json) {
             (Some(_), Some(_)) => {
-                return Err(Problem::decision(
-                    "write `body` as text or `json`, not both",
+                return Err(Problem::invalid_decision(
+                    "send either `body` or `json`, not both",
                 ));
             }
             (Some(body), None) => Bytes::from(body),
@@ -294,7 +305,7 @@ impl Written {
                     let kind = Bytes::from_static(b"application/json");
                     lines.push(("content-type".into(), kind));
                 }
-                // As it was written: numbers and the order of members are the operator's.
+                // Unparsed, so that numbers and the order of members stay as written.
                 Bytes::copy_from_slice(json.get().as_bytes())
             }
             (None, None) => Bytes::new(),

@@ -11,15 +11,15 @@ use semel_core::Status;
 use serde::Serialize;
 use tokio::sync::broadcast::error::RecvError;
 
-use super::{Shared, Whole};
-use crate::admin::document::Refused;
+use super::{FullStore, Shared};
+use crate::admin::openapi::AuthProblems;
 use crate::observed::Transition;
 
-/// How often a quiet stream says that it is alive: proxies end one that is silent for a minute.
-const ALIVE: Duration = Duration::from_secs(15);
+/// The keep-alive interval. Proxies often close a stream that is silent for a minute.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Serialize)]
-struct Shown {
+struct TransitionView {
     id: String,
     attempt: u32,
     status: Option<&'static str>,
@@ -27,9 +27,9 @@ struct Shown {
     at_us: i64,
 }
 
-/// Every transition that this process makes, from now on.
+/// Stream the transitions of this process as server-sent events.
 ///
-/// A listener that is too slow gets the event `missed` with the number of those it did not get.
+/// A client that is too slow receives the event `missed` with the number of skipped transitions.
 #[utoipa::path(
     get,
     path = "/events",
@@ -38,39 +38,39 @@ struct Shown {
     responses(
         (
             status = 200,
-            description = "Without an end: `transition` with an object, or `missed` with a number.",
+            description = "An endless stream: `transition` with an object, or `missed` with a number.",
             body = String,
             content_type = "text/event-stream",
         ),
-        Refused,
+        AuthProblems,
     ),
 )]
-pub(super) async fn stream<S: Whole>(State(api): Shared<S>) -> Response {
-    let transitions = stream::unfold(api.events.listen(), |mut listening| async move {
-        let event = match listening.recv().await {
+pub(super) async fn stream<S: FullStore>(State(api): Shared<S>) -> Response {
+    let transitions = stream::unfold(api.events.listen(), |mut receiver| async move {
+        let event = match receiver.recv().await {
             Ok(transition) => Event::default()
                 .event("transition")
-                .data(shown(&transition)),
+                .data(to_json(&transition)),
             Err(RecvError::Lagged(missed)) => {
                 Event::default().event("missed").data(missed.to_string())
             }
             Err(RecvError::Closed) => return None,
         };
-        Some((Ok::<_, Infallible>(event), listening))
+        Some((Ok::<_, Infallible>(event), receiver))
     });
     Sse::new(transitions)
-        .keep_alive(KeepAlive::new().interval(ALIVE))
+        .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))
         .into_response()
 }
 
-fn shown(transition: &Transition) -> String {
-    let shown = Shown {
+fn to_json(transition: &Transition) -> String {
+    let view = TransitionView {
         id: transition.fence.id.to_string(),
         attempt: transition.fence.attempt,
         status: transition.status.map(Status::as_str),
         verb: transition.verb,
         at_us: transition.at.as_micros(),
     };
-    // A struct of texts and numbers can always be written.
-    serde_json::to_string(&shown).unwrap_or_default()
+    // Serializing a struct of strings and numbers cannot fail.
+    serde_json::to_string(&view).unwrap_or_default()
 }

@@ -1,32 +1,32 @@
-//! What operators see of records. Times are RFC 3339, in UTC.
+//! JSON views of records and backlogs. Times are RFC 3339 in UTC.
 
 use semel_core::history::{self, Entry};
-use semel_core::store::{Page, Standing, Summary, Tally};
-use semel_core::{Inspect, Record, State, Timestamp};
+use semel_core::store::{CountWithOldest, Page, Summary, UnfinishedCounts};
+use semel_core::{Record, State, Store, Timestamp};
 use semel_http::rfc3339 as time;
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::StatusWord;
+use super::StatusView;
 use crate::admin::hex;
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Page)]
-pub(super) struct ShownPage {
-    operations: Vec<ShownSummary>,
+pub(super) struct RecordPageView {
+    operations: Vec<SummaryView>,
     #[schema(format = "uuid", required = true)]
     next: Option<String>,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Summary)]
-struct ShownSummary {
+struct SummaryView {
     #[schema(format = "uuid")]
     id: String,
     tenant: String,
     operation: String,
     key: String,
-    status: StatusWord,
+    status: StatusView,
     attempt: u32,
     #[schema(required = true)]
     last_error: Option<String>,
@@ -38,15 +38,15 @@ struct ShownSummary {
     updated_at: String,
 }
 
-pub(super) fn page(page: &Page) -> ShownPage {
-    ShownPage {
+pub(super) fn page(page: &Page) -> RecordPageView {
+    RecordPageView {
         operations: page.operations.iter().map(summary).collect(),
         next: page.next.map(|next| next.to_string()),
     }
 }
 
-fn summary(found: &Summary) -> ShownSummary {
-    ShownSummary {
+fn summary(found: &Summary) -> SummaryView {
+    SummaryView {
         id: found.fence.id.to_string(),
         tenant: found.identity.tenant().to_owned(),
         operation: found.identity.operation().to_owned(),
@@ -62,21 +62,22 @@ fn summary(found: &Summary) -> ShownSummary {
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Operation)]
-pub(super) struct ShownOperation {
+pub(super) struct RecordView {
     #[serde(flatten)]
-    summary: ShownSummary,
+    summary: SummaryView,
     fingerprint: String,
     #[schema(required = true)]
-    resource: Option<ShownResource>,
+    resource: Option<ResourceView>,
     #[schema(required = true)]
     resolved_by: Option<String>,
     #[schema(required = true)]
     recovery_point: Option<String>,
     #[serde(flatten)]
-    state: ShownState,
-    history: Vec<ShownEntry>,
-    /// Whether the history is as it was written; else what is wrong with it.
+    state: StateView,
+    history: Vec<HistoryEntryView>,
+    /// Whether the hash chain of the history is intact.
     history_intact: bool,
+    /// What is wrong with the history, where it is not intact.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     history_problem: Option<String>,
@@ -84,14 +85,14 @@ pub(super) struct ShownOperation {
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Resource)]
-struct ShownResource {
+struct ResourceView {
     r#type: String,
     id: String,
 }
 
 #[derive(Default, Serialize, ToSchema)]
 #[schema(as = State)]
-struct ShownState {
+struct StateView {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     owner: Option<String>,
@@ -118,18 +119,18 @@ struct ShownState {
     purge_at: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    response: Option<ShownResponse>,
+    response: Option<StoredResponseView>,
 }
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = StoredResponse)]
-struct ShownResponse {
+struct StoredResponseView {
     status: u16,
     headers: Vec<(String, String)>,
-    /// `null` where it is not stored.
+    /// `null` if no body is stored.
     #[schema(required = true)]
     body_bytes: Option<usize>,
-    /// Only where it was asked for; bytes that are no text are shown as such.
+    /// Only with `reveal`. Bytes that are not UTF-8 are replaced by U+FFFD.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     body: Option<String>,
@@ -137,7 +138,7 @@ struct ShownResponse {
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = HistoryEntry)]
-struct ShownEntry {
+struct HistoryEntryView {
     seq: u32,
     #[schema(format = DateTime)]
     at: String,
@@ -150,24 +151,24 @@ struct ShownEntry {
     reason: Option<String>,
     #[schema(required = true)]
     evidence: Option<String>,
-    /// Where there was evidence and it was erased.
+    /// The evidence was erased.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     evidence_erased: bool,
     hash: String,
 }
 
-pub(super) fn operation<S: Inspect>(
+pub(super) fn record<S: Store>(
     store: &S,
     record: &Record,
     entries: &[Entry],
     reveal: bool,
-) -> ShownOperation {
+) -> RecordView {
     let verified = history::verify(record, entries);
-    ShownOperation {
+    RecordView {
         summary: summary(&Summary::from(record)),
         fingerprint: record.fingerprint.to_string(),
-        resource: record.resource.as_ref().map(|resource| ShownResource {
+        resource: record.resource.as_ref().map(|resource| ResourceView {
             r#type: resource.kind.to_string(),
             id: resource.id.to_string(),
         }),
@@ -176,27 +177,27 @@ pub(super) fn operation<S: Inspect>(
         state: state(&record.state, reveal),
         history: entries
             .iter()
-            .map(|entry| shown_entry(store, record, entry))
+            .map(|entry| history_entry(store, record, entry))
             .collect(),
         history_intact: verified.is_ok(),
-        history_problem: verified.err().map(|broken| broken.to_string()),
+        history_problem: verified.err().map(|error| error.to_string()),
     }
 }
 
-fn state(state: &State, reveal: bool) -> ShownState {
+fn state(state: &State, reveal: bool) -> StateView {
     match state {
-        State::InProgress(lease) => ShownState {
+        State::InProgress(lease) => StateView {
             owner: Some(lease.owner.as_str().to_owned()),
             locked_until: Some(time(lease.locked_until)),
-            ..ShownState::default()
+            ..StateView::default()
         },
         State::Completed(completed) => {
             let response = &completed.response;
-            ShownState {
+            StateView {
                 completed_at: Some(time(completed.completed_at)),
                 expires_at: Some(time(completed.expires_at)),
                 body_expires_at: completed.body_expires_at.map(time),
-                response: Some(ShownResponse {
+                response: Some(StoredResponseView {
                     status: response.status,
                     headers: response
                         .headers
@@ -206,28 +207,28 @@ fn state(state: &State, reveal: bool) -> ShownState {
                     body_bytes: response.body.as_ref().map(bytes::Bytes::len),
                     body: response.body.as_deref().filter(|_| reveal).map(text),
                 }),
-                ..ShownState::default()
+                ..StateView::default()
             }
         }
-        State::FailedRetryable { expires_at } => ShownState {
+        State::FailedRetryable { expires_at } => StateView {
             expires_at: Some(time(*expires_at)),
-            ..ShownState::default()
+            ..StateView::default()
         },
-        State::Unknown(unresolved) => ShownState {
+        State::Unknown(unresolved) => StateView {
             reconcile_after: Some(time(unresolved.reconcile_after)),
             reconcile_attempts: Some(unresolved.reconcile_attempts),
-            ..ShownState::default()
+            ..StateView::default()
         },
-        State::Expired { purge_at } => ShownState {
+        State::Expired { purge_at } => StateView {
             purge_at: Some(time(*purge_at)),
-            ..ShownState::default()
+            ..StateView::default()
         },
     }
 }
 
-fn shown_entry<S: Inspect>(store: &S, record: &Record, entry: &Entry) -> ShownEntry {
+fn history_entry<S: Store>(store: &S, record: &Record, entry: &Entry) -> HistoryEntryView {
     let note = &entry.note;
-    ShownEntry {
+    HistoryEntryView {
         seq: entry.seq,
         at: time(note.at),
         attempt: note.attempt,
@@ -235,13 +236,12 @@ fn shown_entry<S: Inspect>(store: &S, record: &Record, entry: &Entry) -> ShownEn
         actor: note.actor.to_string(),
         code: note.code.as_ref().map(ToString::to_string),
         reason: note.reason.as_deref().map(str::to_owned),
-        evidence: note
-            .evidence
-            .clone()
-            .map(|evidence| match store.reveal(record.id, evidence) {
+        evidence: note.evidence.clone().map(|evidence| {
+            match store.decrypt_evidence(record.id, evidence) {
                 Ok(evidence) => text(&evidence),
-                Err(error) => format!("(cannot be read: {error})"),
-            }),
+                Err(error) => format!("(unreadable: {error})"),
+            }
+        }),
         evidence_erased: note.evidence.is_none() && entry.evidence_hash.is_some(),
         hash: hex(&entry.hash),
     }
@@ -249,59 +249,59 @@ fn shown_entry<S: Inspect>(store: &S, record: &Record, entry: &Entry) -> ShownEn
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Stats)]
-pub(super) struct ShownStats {
-    in_progress: ShownTally,
-    unknown: ShownTally,
-    dead_lettered: ShownTally,
-    operations: Vec<ShownStanding>,
+pub(super) struct BacklogView {
+    in_progress: CountView,
+    unknown: CountView,
+    dead_lettered: CountView,
+    operations: Vec<OperationBacklogView>,
 }
 
 #[derive(Serialize, ToSchema)]
-#[schema(as = Standing)]
-struct ShownStanding {
+#[schema(as = UnfinishedCounts)]
+struct OperationBacklogView {
     operation: String,
-    in_progress: ShownTally,
-    unknown: ShownTally,
-    dead_lettered: ShownTally,
+    in_progress: CountView,
+    unknown: CountView,
+    dead_lettered: CountView,
 }
 
 #[derive(Serialize, ToSchema)]
-#[schema(as = Tally)]
-struct ShownTally {
+#[schema(as = CountWithOldest)]
+struct CountView {
     count: u64,
     #[schema(required = true)]
     oldest_age_seconds: Option<f64>,
 }
 
-pub(super) fn stats(standing: &[Standing], now: Timestamp) -> ShownStats {
-    let total = |of: fn(&Standing) -> &Tally| {
-        let tallies = standing.iter().map(of);
-        let total = Tally {
-            count: tallies.clone().map(|tally| tally.count).sum(),
-            oldest: tallies.filter_map(|tally| tally.oldest).min(),
+pub(super) fn backlog(unfinished: &[UnfinishedCounts], now: Timestamp) -> BacklogView {
+    let total = |of: fn(&UnfinishedCounts) -> &CountWithOldest| {
+        let counts = unfinished.iter().map(of);
+        let total = CountWithOldest {
+            count: counts.clone().map(|count| count.count).sum(),
+            oldest: counts.filter_map(|count| count.oldest).min(),
         };
-        tally(&total, now)
+        count_view(&total, now)
     };
-    ShownStats {
-        in_progress: total(|standing| &standing.in_progress),
-        unknown: total(|standing| &standing.unknown),
-        dead_lettered: total(|standing| &standing.dead_lettered),
-        operations: standing
+    BacklogView {
+        in_progress: total(|unfinished| &unfinished.in_progress),
+        unknown: total(|unfinished| &unfinished.unknown),
+        dead_lettered: total(|unfinished| &unfinished.dead_lettered),
+        operations: unfinished
             .iter()
-            .map(|standing| ShownStanding {
-                operation: standing.operation.to_string(),
-                in_progress: tally(&standing.in_progress, now),
-                unknown: tally(&standing.unknown, now),
-                dead_lettered: tally(&standing.dead_lettered, now),
+            .map(|unfinished| OperationBacklogView {
+                operation: unfinished.operation.to_string(),
+                in_progress: count_view(&unfinished.in_progress, now),
+                unknown: count_view(&unfinished.unknown, now),
+                dead_lettered: count_view(&unfinished.dead_lettered, now),
             })
             .collect(),
     }
 }
 
-fn tally(tally: &Tally, now: Timestamp) -> ShownTally {
-    ShownTally {
-        count: tally.count,
-        oldest_age_seconds: tally.oldest.map(|oldest| age_seconds(oldest, now)),
+fn count_view(count: &CountWithOldest, now: Timestamp) -> CountView {
+    CountView {
+        count: count.count,
+        oldest_age_seconds: count.oldest.map(|oldest| age_seconds(oldest, now)),
     }
 }
 

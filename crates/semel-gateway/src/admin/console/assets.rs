@@ -1,5 +1,5 @@
-//! The stylesheet, the script and the icon: part of the program, and named by what they hold, so
-//! that a browser never asks for the same one twice.
+//! The stylesheet, the script and the icon. They are compiled in and named by their hash, so that
+//! browsers can cache them forever.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -12,12 +12,10 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH
 use http::{HeaderMap, StatusCode};
 use sha2::{Digest as _, Sha256};
 
-/// A year: the name changes whenever the content does.
-const FOR_EVER: &str = "public, max-age=31536000, immutable";
+/// A year: the name changes with the content.
+const CACHE_FOREVER: &str = "public, max-age=31536000, immutable";
 
-/// One of them.
 struct Asset {
-    /// Its address.
     path: String,
     name: String,
     etag: String,
@@ -59,7 +57,7 @@ static ICON: LazyLock<Asset> = LazyLock::new(|| {
     Asset::new("icon", "svg", "image/svg+xml", content)
 });
 
-/// Where the parts of a page are.
+/// The paths of the assets.
 #[derive(Clone, Copy)]
 pub(super) struct Links {
     pub(super) style: &'static str,
@@ -75,7 +73,7 @@ pub(super) fn links() -> Links {
     }
 }
 
-/// They say nothing about anybody, so no session is asked for.
+/// Open to everyone: assets contain no data.
 pub(in crate::admin) fn router() -> Router {
     Router::new().route("/assets/{name}", get(asset))
 }
@@ -83,18 +81,18 @@ pub(in crate::admin) fn router() -> Router {
 async fn asset(Path(name): Path<String>, headers: HeaderMap) -> Response {
     let all = [&STYLE, &SCRIPT, &ICON];
     let Some(asset) = all.into_iter().find(|asset| asset.name == name) else {
-        return (StatusCode::NOT_FOUND, "there is nothing here\n").into_response();
+        return (StatusCode::NOT_FOUND, "not found\n").into_response();
     };
     let etag = HeaderValue::from_static(&asset.etag);
-    let lasting = HeaderValue::from_static(FOR_EVER);
+    let cache = HeaderValue::from_static(CACHE_FOREVER);
     if headers.get(IF_NONE_MATCH) == Some(&etag) {
-        let same = [(ETAG, etag), (CACHE_CONTROL, lasting)];
-        return (StatusCode::NOT_MODIFIED, same).into_response();
+        let headers = [(ETAG, etag), (CACHE_CONTROL, cache)];
+        return (StatusCode::NOT_MODIFIED, headers).into_response();
     }
     let headers = [
         (CONTENT_TYPE, HeaderValue::from_static(asset.kind)),
         (ETAG, etag),
-        (CACHE_CONTROL, lasting),
+        (CACHE_CONTROL, cache),
     ];
     (headers, asset.content).into_response()
 }

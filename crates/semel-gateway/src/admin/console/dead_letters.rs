@@ -1,25 +1,25 @@
-//! What waits for a person.
+//! Dead-lettered records: unknown outcomes that need an operator.
 
 use askama::Template;
 use axum::extract::{Query, State};
-use axum::response::Response;
 use http::StatusCode;
-use semel_core::history::What;
+use semel_core::Store;
+use semel_core::Timestamp;
+use semel_core::history::EntryKind;
 use semel_core::store::{self, Summary};
-use semel_core::{Outbox, Timestamp};
 use serde::Deserialize;
 
-use super::layout::{Layout, Place};
+use super::layout::{Layout, Section};
 use super::operations::Row;
-use super::text::{Text, When, address, age, meaning};
+use super::text::{Text, TimeLabel, age, link_to, meaning};
 use super::timeline::evidence;
-use super::{Answer, Console, Shared, html, told};
+use super::{Console, PageResult, Shared, html};
 use crate::admin::access::Caller;
-use crate::admin::api::Whole;
+use crate::admin::api::FullStore;
 use crate::admin::problem::Problem;
 
-/// How many are on a page: the history of each is read.
-const PAGE: usize = 25;
+/// The page size. Small, because the history of each record is read.
+const PAGE_SIZE: usize = 25;
 
 #[derive(Default, Deserialize)]
 pub(super) struct Cursor {
@@ -32,7 +32,7 @@ pub(super) struct Cursor {
 struct Page {
     layout: Layout,
     letters: Vec<Letter>,
-    /// Whether these are all, and so in the order of their waiting.
+    /// Whether this page has all of them, and so sorts by waiting time.
     all: bool,
     older: Option<String>,
     newest: bool,
@@ -40,39 +40,31 @@ struct Page {
 
 struct Letter {
     row: Row,
-    waits: String,
-    since: When,
+    waiting: String,
+    since: TimeLabel,
     meaning: Option<&'static str>,
-    /// What made it unknown in the first place.
+    /// Why the outcome became unknown.
     cause: Option<Text>,
     cause_meaning: Option<&'static str>,
-    said: Option<(When, Text)>,
+    provider_answer: Option<(TimeLabel, Text)>,
 }
 
-pub(super) async fn page<S: Whole, O: Outbox>(
+pub(super) async fn page<S: FullStore, O: Store>(
     caller: Caller,
     State(console): Shared<S, O>,
-    Query(cursor): Query<Cursor>,
-) -> Response {
-    told(&caller, waiting(&caller, &console, &cursor.cursor).await)
-}
-
-async fn waiting<S: Whole, O: Outbox>(
-    caller: &Caller,
-    console: &Console<S, O>,
-    cursor: &str,
-) -> Answer {
-    let before = match cursor {
+    Query(Cursor { cursor }): Query<Cursor>,
+) -> PageResult {
+    let before = match &*cursor {
         "" => None,
         cursor => {
-            let wrong = |_| Problem::query("that page is not there".to_owned());
-            Some(cursor.parse().map_err(wrong)?)
+            let invalid = |_| Problem::invalid_query("invalid page cursor".to_owned());
+            Some(cursor.parse().map_err(invalid)?)
         }
     };
     let query = store::Query {
         dead_lettered: Some(true),
         before,
-        limit: PAGE,
+        limit: PAGE_SIZE,
         ..store::Query::default()
     };
     let mut page = console.store.list(query).await?;
@@ -83,21 +75,21 @@ async fn waiting<S: Whole, O: Outbox>(
     let now = console.now();
     let mut letters = Vec::with_capacity(page.operations.len());
     for found in &page.operations {
-        letters.push(letter(console, found, now).await?);
+        letters.push(letter(&console, found, now).await?);
     }
     let page = Page {
-        layout: Layout::new(caller, Place::DeadLetters),
+        layout: Layout::new(&caller, Section::DeadLetters),
         letters,
         all,
         older: page
             .next
-            .map(|next| address("/dead-letters", &[("cursor", &next.to_string())])),
+            .map(|next| link_to("/dead-letters", &[("cursor", &next.to_string())])),
         newest: before.is_some(),
     };
     Ok(html(StatusCode::OK, &page))
 }
 
-async fn letter<S: Whole, O: Outbox>(
+async fn letter<S: FullStore, O: Store>(
     console: &Console<S, O>,
     found: &Summary,
     now: Timestamp,
@@ -105,23 +97,23 @@ async fn letter<S: Whole, O: Outbox>(
     let since = found.dead_lettered_at.unwrap_or(found.updated_at);
     let entries = console.store.history(found.fence.id).await?;
     let last = |what| entries.iter().rev().find(|entry| entry.note.what == what);
-    let cause = last(What::Unknown).and_then(|entry| entry.note.code.as_ref());
-    let said = match last(What::Asked) {
+    let cause = last(EntryKind::Unknown).and_then(|entry| entry.note.code.as_ref());
+    let provider_answer = match last(EntryKind::Asked) {
         Some(asked) => console
             .store
             .find(found.fence.id)
             .await?
             .and_then(|record| evidence(&console.store, &record, asked))
-            .map(|said| (When::new(asked.note.at, now), said)),
+            .map(|answer| (TimeLabel::new(asked.note.at, now), answer)),
         None => None,
     };
     Ok(Letter {
         row: Row::new(found, now),
-        waits: age(since, now),
-        since: When::new(since, now),
+        waiting: age(since, now),
+        since: TimeLabel::new(since, now),
         meaning: found.last_error.as_ref().and_then(meaning),
         cause_meaning: cause.and_then(meaning),
         cause: cause.map(|code| Text::line(code.as_str())),
-        said,
+        provider_answer,
     })
 }

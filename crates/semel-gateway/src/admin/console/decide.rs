@@ -1,39 +1,40 @@
-//! Decisions of people, by forms. They go the same way as those of the API.
+//! Forms for the operator actions. They call the same actions as the API.
 
 use askama::Template;
 use axum::Form;
 use axum::extract::rejection::FormRejection;
 use axum::extract::{Path, State};
-use axum::response::Response;
 use http::StatusCode;
-use semel_core::history::Entry;
-use semel_core::{By, Outbox, Record, Status, Timestamp};
+use semel_core::history::{Entry, EntryKind};
+use semel_core::{Actor, Record, Status, Store, Timestamp};
 use serde::Deserialize;
 
-use super::layout::{Layout, Place};
-use super::operation::{Head, TYPED, broken, dead_lettered_at, downstream_key};
+use super::layout::{Layout, Section};
+use super::operation::{
+    CONFIRM_LENGTH, RecordHead, dead_lettered_at, downstream_key, history_error,
+};
 use super::operations::tail;
-use super::text::{Text, When};
+use super::text::{Text, TimeLabel};
 use super::timeline::evidence;
-use super::{Answer, Console, Shared, html, see_other, told};
+use super::{Console, PageResult, Shared, html, see_other};
 use crate::admin::access::Caller;
-use crate::admin::acts::{self, Learned, find};
-use crate::admin::api::Whole;
-use crate::admin::api::decide::{self as api, Word, Written};
-use crate::admin::api::extract::Count;
+use crate::admin::actions::{self, ReconcileResult, find_record};
+use crate::admin::api::FullStore;
+use crate::admin::api::decide::{self as api, ManualResponse, VerdictKind};
+use crate::admin::api::extract::JsonInteger;
 use crate::admin::problem::Problem;
 
-/// What is typed to release an operation, besides the end of its id: whoever types it has said it.
+/// Typed to confirm a release, besides the end of the record id: a release cannot be undone.
 const PHRASE: &str = "it did not happen";
 
-/// What came of a form that did not arrive whole.
-type Typed<T> = Result<Form<T>, FormRejection>;
+/// A submitted form, or why it could not be read.
+type Submitted<T> = Result<Form<T>, FormRejection>;
 
 #[derive(Clone, Default, Deserialize)]
 pub(super) struct Decision {
     #[serde(default)]
     verdict: String,
-    /// The attempt that the page was about: the person has looked at no other.
+    /// The attempt that the page showed.
     #[serde(default)]
     attempt: String,
     #[serde(default)]
@@ -62,39 +63,39 @@ pub(super) struct Reason {
 #[template(path = "decide.html")]
 struct Page {
     layout: Layout,
-    head: Head,
+    head: RecordHead,
     downstream_key: String,
-    waits_since: Option<When>,
-    unknown_since: Option<When>,
-    asked: Option<Said>,
-    broken: Option<Text>,
+    dead_lettered_since: Option<TimeLabel>,
+    unknown_since: Option<TimeLabel>,
+    provider_answer: Option<ProviderAnswer>,
+    history_error: Option<Text>,
     fenced: bool,
-    can_look: bool,
-    completed: Typing,
-    released: Typing,
+    can_reconcile: bool,
+    completed: DecisionForm,
+    released: DecisionForm,
     phrase: &'static str,
 }
 
-/// What was last heard.
-struct Said {
-    when: When,
-    who: Text,
+/// The provider's last answer.
+struct ProviderAnswer {
+    at: TimeLabel,
+    actor: Text,
     text: Option<Text>,
 }
 
-/// One of the two forms, as it was typed.
-struct Typing {
-    wrong: Option<Text>,
+/// One of the two forms, as typed.
+struct DecisionForm {
+    error: Option<Text>,
     status: String,
     content_type: String,
     body: String,
     reason: String,
 }
 
-impl Typing {
-    fn fresh() -> Self {
+impl DecisionForm {
+    fn new() -> Self {
         Self {
-            wrong: None,
+            error: None,
             status: "200".to_owned(),
             content_type: "application/json".to_owned(),
             body: String::new(),
@@ -102,9 +103,9 @@ impl Typing {
         }
     }
 
-    fn again(decision: &Decision, wrong: &str) -> Self {
+    fn with_error(decision: &Decision, error: &str) -> Self {
         Self {
-            wrong: Some(Text::line(wrong)),
+            error: Some(Text::line(error)),
             status: decision.status.clone(),
             content_type: decision.content_type.clone(),
             body: decision.body.clone(),
@@ -113,44 +114,42 @@ impl Typing {
     }
 }
 
-pub(super) async fn page<S: Whole, O: Outbox>(
+pub(super) async fn page<S: FullStore, O: Store>(
     caller: Caller,
     State(console): Shared<S, O>,
     Path(id): Path<String>,
-) -> Response {
-    let answer = async {
-        let record = find(&console.store, &id).await?;
-        let forms = (Typing::fresh(), Typing::fresh());
-        asking(&caller, &console, &record, forms, StatusCode::OK).await
-    };
-    told(&caller, answer.await)
+) -> PageResult {
+    let record = find_record(&console.store, &id).await?;
+    let forms = (DecisionForm::new(), DecisionForm::new());
+    render_page(&caller, &console, &record, forms, StatusCode::OK).await
 }
 
-async fn asking<S: Whole, O: Outbox>(
+async fn render_page<S: FullStore, O: Store>(
     caller: &Caller,
     console: &Console<S, O>,
     record: &Record,
-    (completed, released): (Typing, Typing),
+    (completed, released): (DecisionForm, DecisionForm),
     status: StatusCode,
-) -> Answer {
+) -> PageResult {
     let found = record.state.status();
     if found != Status::Unknown {
-        let detail = format!("only an operation that is unknown is decided; this one is {found}");
+        let detail =
+            format!("only a record with status unknown can be resolved; this one is {found}");
         return Err(Problem::conflict(found, detail));
     }
     let entries = console.store.history(record.id).await?;
     let now = console.now();
-    let when = |what| last(&entries, what).map(|entry| When::new(entry.note.at, now));
+    let time_of_last = |what| last(&entries, what).map(|entry| TimeLabel::new(entry.note.at, now));
     let page = Page {
-        layout: Layout::new(caller, Place::DeadLetters),
-        head: Head::new(record, now),
+        layout: Layout::new(caller, Section::DeadLetters),
+        head: RecordHead::new(record, now),
         downstream_key: downstream_key(record),
-        waits_since: dead_lettered_at(record).map(|at| When::new(at, now)),
-        unknown_since: when(semel_core::history::What::Unknown),
-        asked: said(console, record, &entries, now),
-        broken: broken(record, &entries),
-        fenced: last(&entries, semel_core::history::What::Fenced).is_some(),
-        can_look: console.reconcilers.can_look(record.identity.operation()),
+        dead_lettered_since: dead_lettered_at(record).map(|at| TimeLabel::new(at, now)),
+        unknown_since: time_of_last(EntryKind::Unknown),
+        provider_answer: provider_answer(console, record, &entries, now),
+        history_error: history_error(record, &entries),
+        fenced: last(&entries, EntryKind::Fenced).is_some(),
+        can_reconcile: console.reconcilers.can_look_up(record.identity.operation()),
         completed,
         released,
         phrase: PHRASE,
@@ -158,97 +157,99 @@ async fn asking<S: Whole, O: Outbox>(
     Ok(html(status, &page))
 }
 
-fn last(entries: &[Entry], what: semel_core::history::What) -> Option<&Entry> {
+fn last(entries: &[Entry], what: EntryKind) -> Option<&Entry> {
     entries.iter().rev().find(|entry| entry.note.what == what)
 }
 
-fn said<S: Whole, O: Outbox>(
+fn provider_answer<S: FullStore, O: Store>(
     console: &Console<S, O>,
     record: &Record,
     entries: &[Entry],
     now: Timestamp,
-) -> Option<Said> {
-    let asked = last(entries, semel_core::history::What::Asked)?;
-    Some(Said {
-        when: When::new(asked.note.at, now),
-        who: Text::line(&asked.note.actor),
+) -> Option<ProviderAnswer> {
+    let asked = last(entries, EntryKind::Asked)?;
+    Some(ProviderAnswer {
+        at: TimeLabel::new(asked.note.at, now),
+        actor: Text::line(&asked.note.actor),
         text: evidence(&console.store, record, asked),
     })
 }
 
-/// Records the outcome, or releases the operation.
-pub(super) async fn decide<S: Whole, O: Outbox>(
+/// Records the outcome, or releases the record.
+pub(super) async fn decide<S: FullStore, O: Store>(
     caller: Caller,
     State(console): Shared<S, O>,
     Path(id): Path<String>,
-    typed: Typed<Decision>,
-) -> Response {
-    let answer = async {
-        let decision = form(typed)?;
-        let record = find(&console.store, &id).await?;
-        match decided(&caller, &console, &record, &decision).await {
-            Err(problem) if problem.status() == StatusCode::UNPROCESSABLE_ENTITY => {
-                let again = Typing::again(&decision, problem.detail());
-                let forms = if decision.verdict == "not_executed" {
-                    (Typing::fresh(), again)
-                } else {
-                    (again, Typing::fresh())
-                };
-                let status = StatusCode::UNPROCESSABLE_ENTITY;
-                asking(&caller, &console, &record, forms, status).await
-            }
-            answer => answer,
+    submitted: Submitted<Decision>,
+) -> PageResult {
+    let decision = read_form(submitted)?;
+    let record = find_record(&console.store, &id).await?;
+    match apply(&caller, &console, &record, &decision).await {
+        Err(problem) if problem.status() == StatusCode::UNPROCESSABLE_ENTITY => {
+            let form = DecisionForm::with_error(&decision, problem.detail());
+            let forms = if decision.verdict == "not_executed" {
+                (DecisionForm::new(), form)
+            } else {
+                (form, DecisionForm::new())
+            };
+            let status = StatusCode::UNPROCESSABLE_ENTITY;
+            render_page(&caller, &console, &record, forms, status).await
         }
-    };
-    told(&caller, answer.await)
+        result => result,
+    }
 }
 
-async fn decided<S: Whole, O: Outbox>(
+async fn apply<S: FullStore, O: Store>(
     caller: &Caller,
     console: &Console<S, O>,
     record: &Record,
     decision: &Decision,
-) -> Answer {
+) -> PageResult {
     let id = record.id.to_string();
-    let wrong = |what: &str| Problem::decision(what.to_owned());
+    let invalid = |detail: &str| Problem::invalid_decision(detail.to_owned());
     let attempt = decision.attempt.parse::<u32>();
-    let attempt = attempt.map_err(|_| wrong("The page did not say which attempt it is about."))?;
-    let (word, response, done) = match &*decision.verdict {
-        "completed" => (Word::Completed, Some(decision.written()?), "completed"),
-        "not_executed" => (Word::NotExecuted, None, "released"),
-        _ => return Err(wrong("Choose one of the two decisions.")),
+    let attempt =
+        attempt.map_err(|_| invalid("The form does not name an attempt. Reload the page."))?;
+    let (kind, response, done) = match &*decision.verdict {
+        "completed" => (
+            VerdictKind::Completed,
+            Some(decision.response()?),
+            "completed",
+        ),
+        "not_executed" => (VerdictKind::NotExecuted, None, "released"),
+        _ => return Err(invalid("Choose one of the two decisions.")),
     };
     let by = by(caller, &decision.reason)?;
-    confirmed(&id, &decision.confirm)?;
-    if word == Word::NotExecuted && !decision.phrase.trim().eq_ignore_ascii_case(PHRASE) {
-        let detail = format!("Nothing was released. Type the words “{PHRASE}” if you know that.");
-        return Err(Problem::decision(detail));
+    check_confirmation(&id, &decision.confirm)?;
+    if kind == VerdictKind::NotExecuted && !decision.phrase.trim().eq_ignore_ascii_case(PHRASE) {
+        let detail = format!("Nothing was released. To confirm, type “{PHRASE}”.");
+        return Err(Problem::invalid_decision(detail));
     }
-    let verdict = api::verdict(word, response)?;
-    acts::pass(&console.store, &id, Some(attempt), verdict, by).await?;
+    let verdict = api::verdict(kind, response)?;
+    actions::resolve_record(&console.store, &id, Some(attempt), verdict, by).await?;
     see_other(&format!("/operations/{id}?done={done}"))
 }
 
 impl Decision {
-    fn written(&self) -> Result<Written, Problem> {
-        let wrong = |what: &str| Problem::decision(what.to_owned());
+    fn response(&self) -> Result<ManualResponse, Problem> {
+        let invalid = |detail: &str| Problem::invalid_decision(detail.to_owned());
         let status: Result<u16, _> = self.status.trim().parse();
-        let status = status.map_err(|_| wrong("The status is a number from 200 to 599."))?;
+        let status =
+            status.map_err(|_| invalid("Invalid status. Use a number from 200 to 599."))?;
         let kind = self.content_type.trim();
-        // A browser sends the lines of a text area with its own ends.
+        // Browsers send the lines of a text area with CRLF.
         let body = self.body.replace("\r\n", "\n");
         let bare = kind.split(';').next().unwrap_or_default().trim();
         let json = bare.eq_ignore_ascii_case("application/json") || bare.ends_with("+json");
         if json {
             serde_json::from_str::<serde::de::IgnoredAny>(&body).map_err(|error| {
-                Problem::decision(format!(
-                    "The body is not JSON ({error}). Retries would be given something that \
-                     they cannot read."
+                Problem::invalid_decision(format!(
+                    "The body is not valid JSON ({error}). Clients could not parse the response.",
                 ))
             })?;
         }
-        Ok(Written {
-            status: Count(status),
+        Ok(ManualResponse {
+            status: JsonInteger(status),
             headers: Vec::from_iter(
                 (!kind.is_empty()).then(|| ("content-type".to_owned(), kind.to_owned())),
             ),
@@ -258,71 +259,67 @@ impl Decision {
     }
 }
 
-/// Asks the provider now.
-pub(super) async fn reconcile<S: Whole, O: Outbox>(
+/// Asks the provider about the record now.
+pub(super) async fn reconcile<S: FullStore, O: Store>(
     caller: Caller,
     State(console): Shared<S, O>,
     Path(id): Path<String>,
-    typed: Typed<Reason>,
-) -> Response {
-    let answer = async {
-        let asked = form(typed)?;
-        let reason = api::reason(&asked.reason)?;
-        let by = By {
-            who: caller.actor(None)?.into(),
-            why: (!reason.is_empty()).then(|| reason.into()),
-        };
-        let (id, looked) = acts::look(&console.store, &console.reconcilers, &id, by).await?;
-        let done = match looked {
-            Learned::Completed => "found",
-            Learned::Released => "absent",
-            Learned::StillUnknown(_) => "unclear",
-        };
-        see_other(&format!("/operations/{id}?done={done}"))
+    submitted: Submitted<Reason>,
+) -> PageResult {
+    let form = read_form(submitted)?;
+    let reason = api::reason(&form.reason)?;
+    let by = Actor {
+        who: caller.actor(None)?.into(),
+        why: (!reason.is_empty()).then(|| reason.into()),
     };
-    told(&caller, answer.await)
+    let (id, result) =
+        actions::reconcile_record(&console.store, &console.reconcilers, &id, by).await?;
+    let done = match result {
+        ReconcileResult::Completed => "found",
+        ReconcileResult::Released => "absent",
+        ReconcileResult::StillUnknown(_) => "unclear",
+    };
+    see_other(&format!("/operations/{id}?done={done}"))
 }
 
 /// Erases the stored response.
-pub(super) async fn erase<S: Whole, O: Outbox>(
+pub(super) async fn erase<S: FullStore, O: Store>(
     caller: Caller,
     State(console): Shared<S, O>,
     Path(id): Path<String>,
-    typed: Typed<Reason>,
-) -> Response {
-    let answer = async {
-        let asked = form(typed)?;
-        let record = find(&console.store, &id).await?;
-        let by = by(&caller, &asked.reason)?;
-        confirmed(&record.id.to_string(), &asked.confirm)?;
-        let id = acts::wipe(&console.store, &id, by).await?;
-        see_other(&format!("/operations/{id}?done=erased"))
-    };
-    told(&caller, answer.await)
+    submitted: Submitted<Reason>,
+) -> PageResult {
+    let form = read_form(submitted)?;
+    let record = find_record(&console.store, &id).await?;
+    let by = by(&caller, &form.reason)?;
+    check_confirmation(&record.id.to_string(), &form.confirm)?;
+    let id = actions::erase_response(&console.store, &id, by).await?;
+    see_other(&format!("/operations/{id}?done=erased"))
 }
 
-fn form<T>(typed: Typed<T>) -> Result<T, Problem> {
-    let Form(form) = typed.map_err(|refused| Problem::decision(refused.body_text()))?;
+fn read_form<T>(submitted: Submitted<T>) -> Result<T, Problem> {
+    let Form(form) =
+        submitted.map_err(|rejection| Problem::invalid_decision(rejection.body_text()))?;
     Ok(form)
 }
 
-fn by(caller: &Caller, said: &str) -> Result<By, Problem> {
-    let reason = api::reason(said)?;
+fn by(caller: &Caller, text: &str) -> Result<Actor, Problem> {
+    let reason = api::reason(text)?;
     if reason.is_empty() {
-        return Err(Problem::decision(
-            "Give a reason: it is what the next person reads in the history.",
+        return Err(Problem::invalid_decision(
+            "Enter a reason: say what you saw and where. The history shows it.",
         ));
     }
-    Ok(By::person(caller.actor(None)?, reason))
+    Ok(Actor::person(caller.actor(None)?, reason))
 }
 
-/// Whether the end of the id was typed: nobody decides about the wrong operation by a slip.
-fn confirmed(id: &str, typed: &str) -> Result<(), Problem> {
-    let wanted = tail(id, TYPED);
+/// Checks the typed end of the id, against decisions on the wrong record.
+fn check_confirmation(id: &str, typed: &str) -> Result<(), Problem> {
+    let wanted = tail(id, CONFIRM_LENGTH);
     if typed.trim().eq_ignore_ascii_case(wanted) {
         return Ok(());
     }
-    Err(Problem::decision(format!(
-        "Nothing was done. To confirm, type the last {TYPED} characters of the operation's id."
+    Err(Problem::invalid_decision(format!(
+        "Nothing was changed. To confirm, type the last {CONFIRM_LENGTH} characters of the record ID."
     )))
 }

@@ -1,4 +1,4 @@
-//! What is around every page.
+//! The frame of every page.
 
 use askama::Template;
 
@@ -6,64 +6,64 @@ use super::assets::{Links, links};
 use super::text::Text;
 use crate::admin::access::{Caller, Role};
 
-/// Which entry of the navigation a page belongs to.
+/// The navigation entry that a page belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Section {
     Overview,
-    Operations,
+    Records,
     DeadLetters,
     Misuse,
     Outbox,
-    Elsewhere,
+    Other,
 }
 
-/// The frame: who is here, and where.
+/// Navigation, caller and assets.
 pub(super) struct Layout {
     pub(super) links: Links,
     pub(super) csrf: String,
     pub(super) role: &'static str,
     pub(super) name: Option<Text>,
-    /// Whether decisions are offered.
+    /// Whether to offer operator actions.
     pub(super) operator: bool,
-    /// Whether there is a session to end.
+    /// Whether to offer a logout.
     pub(super) session: bool,
     pub(super) loopback: bool,
-    pub(super) nav: [Entry; 5],
+    pub(super) nav: [NavEntry; 5],
 }
 
-pub(super) struct Entry {
+pub(super) struct NavEntry {
     pub(super) path: &'static str,
     pub(super) title: &'static str,
-    pub(super) here: bool,
+    pub(super) current: bool,
 }
 
 impl Layout {
-    pub(super) fn new(caller: &Caller, place: Place) -> Self {
-        let entry = |path, title, at| Entry {
+    pub(super) fn new(caller: &Caller, section: Section) -> Self {
+        let entry = |path, title, at| NavEntry {
             path,
             title,
-            here: at == place,
+            current: at == section,
         };
         Self {
             links: links(),
             csrf: caller.csrf().to_owned(),
             role: caller.role.as_str(),
             name: caller.name.as_deref().map(Text::line),
-            operator: caller.may(Role::Operator),
+            operator: caller.has_role(Role::Operator),
             session: caller.session.is_some(),
             loopback: caller.is_loopback(),
             nav: [
-                entry("/", "Overview", Place::Overview),
-                entry("/operations", "Operations", Place::Operations),
-                entry("/dead-letters", "Dead letters", Place::DeadLetters),
-                entry("/misuse", "Misuse", Place::Misuse),
-                entry("/outbox", "Outbox", Place::Outbox),
+                entry("/", "Overview", Section::Overview),
+                entry("/operations", "Records", Section::Records),
+                entry("/dead-letters", "Dead letters", Section::DeadLetters),
+                entry("/misuse", "Misuse", Section::Misuse),
+                entry("/outbox", "Outbox", Section::Outbox),
             ],
         }
     }
 }
 
-/// What a page says instead of itself.
+/// An error page.
 #[derive(Template)]
 #[template(path = "error.html")]
 pub(super) struct ErrorPage<'a> {

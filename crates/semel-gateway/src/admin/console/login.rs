@@ -1,18 +1,18 @@
-//! The page that asks who is there.
+//! The login page.
 
 use askama::Template;
 
 use super::assets::{Links, links};
 use super::text::Text;
 
-/// What the login page says.
+/// The contents of the login page.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::admin) struct LoginView<'a> {
-    /// What was wrong with the last attempt, in words.
+    /// Why the last attempt failed.
     pub(in crate::admin) error: Option<&'a str>,
-    /// Where to go afterwards: a local path, already checked. Hidden field `next`.
+    /// The path to open after the login, already checked to be local.
     pub(in crate::admin) next: &'a str,
-    /// What was typed as name before.
+    /// The name typed before.
     pub(in crate::admin) name: &'a str,
 }
 
@@ -25,14 +25,13 @@ struct LoginPage<'a> {
     name: Text,
 }
 
-/// The page, whole.
-pub(in crate::admin) fn login_page(view: &LoginView<'_>) -> String {
+pub(in crate::admin) fn render_login(view: &LoginView<'_>) -> String {
     let page = LoginPage {
         links: links(),
         error: view.error.map(Text::line),
         next: view.next,
         name: Text::line(view.name),
     };
-    // It is made of texts, and writing to a string cannot fail.
+    // Rendering strings into a string cannot fail.
     page.render().unwrap_or_default()
 }

@@ -1,23 +1,22 @@
-//! Who uses keys for something else.
+//! Reuse of keys for different requests, by tenant and operation.
 
 use std::collections::HashMap;
 
 use askama::Template;
 use axum::extract::State;
-use axum::response::Response;
 use http::StatusCode;
-use semel_core::Outbox;
-use semel_core::figures::Misuse;
+use semel_core::Store;
+use semel_core::statistics::Misuse;
 
-use super::layout::{Layout, Place};
+use super::layout::{Layout, Section};
 use super::operations::tail;
-use super::text::{Text, When, address, number};
-use super::{Answer, Console, Shared, html, told};
+use super::text::{Text, TimeLabel, link_to, number};
+use super::{PageResult, Shared, html};
 use crate::admin::access::Caller;
-use crate::admin::api::Whole;
+use crate::admin::api::FullStore;
 
-/// How many lines are shown: those whose last misuse is the latest.
-const SHOWN: usize = 200;
+/// The maximum number of rows, most recent first.
+const MAX_ROWS: usize = 200;
 
 #[derive(Template)]
 #[template(path = "misuse.html")]
@@ -32,25 +31,21 @@ struct Page {
 struct Row {
     tenant: Text,
     tenant_link: String,
-    command: Text,
+    operation: Text,
     count: String,
-    /// The tenant's share of all that is shown, in percent.
+    /// The tenant's share of all listed rows, in percent.
     share: u64,
-    first: When,
-    last: When,
+    first: TimeLabel,
+    last: TimeLabel,
     id: String,
     tail: String,
 }
 
-pub(super) async fn page<S: Whole, O: Outbox>(
+pub(super) async fn page<S: FullStore, O: Store>(
     caller: Caller,
     State(console): Shared<S, O>,
-) -> Response {
-    told(&caller, misused(&caller, &console).await)
-}
-
-async fn misused<S: Whole, O: Outbox>(caller: &Caller, console: &Console<S, O>) -> Answer {
-    let misuses = console.store.misuses(SHOWN).await?;
+) -> PageResult {
+    let misuses = console.store.misuses(MAX_ROWS).await?;
     let now = console.now();
     let mut tenants = HashMap::<&str, u64>::new();
     for misuse in &misuses {
@@ -62,22 +57,22 @@ async fn misused<S: Whole, O: Outbox>(caller: &Caller, console: &Console<S, O>) 
         let id = misuse.last_id.to_string();
         Row {
             tenant: Text::line(&misuse.tenant),
-            tenant_link: address("/operations", &[("tenant", &misuse.tenant)]),
-            command: Text::line(&misuse.operation),
+            tenant_link: link_to("/operations", &[("tenant", &misuse.tenant)]),
+            operation: Text::line(&misuse.operation),
             count: number(misuse.count),
             share: (of_tenant * 100).checked_div(total).unwrap_or_default(),
-            first: When::new(misuse.first_at, now),
-            last: When::new(misuse.last_at, now),
+            first: TimeLabel::new(misuse.first_at, now),
+            last: TimeLabel::new(misuse.last_at, now),
             tail: tail(&id, 12).to_owned(),
             id,
         }
     };
     let page = Page {
-        layout: Layout::new(caller, Place::Misuse),
+        layout: Layout::new(&caller, Section::Misuse),
         rows: misuses.iter().map(row).collect(),
         total: number(total),
         tenants: tenants.len(),
-        full: misuses.len() >= SHOWN,
+        full: misuses.len() >= MAX_ROWS,
     };
     Ok(html(StatusCode::OK, &page))
 }

@@ -1,31 +1,30 @@
-//! One operation: all that is known about it.
+//! The page of one record.
 
 use askama::Template;
 use axum::extract::{Path, Query, State};
-use axum::response::Response;
 use http::StatusCode;
 use semel_core::history::{self, Entry};
-use semel_core::{By, Outbox, Record, State as Standing, Status, Timestamp, Windows};
+use semel_core::{Actor, Record, State as RecordState, Status, Store, Timestamp, Windows};
 use serde::Deserialize;
 
-use super::layout::{Layout, Place};
+use super::layout::{Layout, Section};
 use super::operations::tail;
-use super::text::{Mark, Text, When, address, meaning, number, span};
-use super::timeline::{Moment, timeline};
-use super::{Answer, Console, Shared, html, told};
+use super::text::{StatusBadge, Text, TimeLabel, link_to, meaning, number, span};
+use super::timeline::{TimelineEntry, timeline};
+use super::{Console, PageResult, Shared, html};
 use crate::admin::access::Caller;
-use crate::admin::acts::{find, uncover};
-use crate::admin::api::Whole;
+use crate::admin::actions::{find_record, reveal_response};
+use crate::admin::api::FullStore;
 
-/// The most of a stored body that is shown.
-const MAX_SHOWN: usize = 64 << 10;
+/// How many bytes of a stored body are shown.
+const MAX_BODY_SHOWN: usize = 64 << 10;
 
-/// How many characters of the id are typed to confirm a decision.
-pub(super) const TYPED: usize = 6;
+/// How many characters of the id an operator types to confirm a decision.
+pub(super) const CONFIRM_LENGTH: usize = 6;
 
-/// What was just done, by its name: the page has the words.
+/// Names the action that led to this page.
 #[derive(Default, Deserialize)]
-pub(super) struct After {
+pub(super) struct DoneQuery {
     #[serde(default)]
     done: String,
 }
@@ -34,34 +33,34 @@ pub(super) struct After {
 #[template(path = "operation.html")]
 struct Page {
     layout: Layout,
-    head: Head,
+    head: RecordHead,
     done: Option<&'static str>,
     facts: Vec<Fact>,
-    moments: Vec<Moment>,
-    entries: usize,
-    broken: Option<Text>,
-    response: Option<Kept>,
-    can_look: bool,
+    timeline: Vec<TimelineEntry>,
+    history_length: usize,
+    history_error: Option<Text>,
+    response: Option<ResponseView>,
+    can_reconcile: bool,
     can_erase: bool,
     unknown: bool,
 }
 
-/// What heads every page about an operation.
-pub(super) struct Head {
+/// The header of every page about a record.
+pub(super) struct RecordHead {
     pub(super) id: String,
-    /// What is typed to confirm.
-    pub(super) typed: String,
-    pub(super) mark: Mark,
-    pub(super) command: Text,
+    /// The end of the id, typed to confirm.
+    pub(super) id_tail: String,
+    pub(super) badge: StatusBadge,
+    pub(super) operation: Text,
     pub(super) tenant: Text,
     pub(super) key: Text,
     pub(super) attempt: u32,
-    pub(super) created: When,
-    pub(super) because: Option<Because>,
+    pub(super) created: TimeLabel,
+    pub(super) last_error: Option<LastError>,
 }
 
-/// Why it is where it is.
-pub(super) struct Because {
+/// The record's last error code.
+pub(super) struct LastError {
     pub(super) code: Text,
     pub(super) meaning: Option<&'static str>,
 }
@@ -73,41 +72,41 @@ struct Fact {
 
 enum Value {
     Plain(Text),
-    /// Something to copy, in a fixed pitch.
+    /// Shown in monospace with a copy button.
     Exact(Text),
-    Time(When),
+    Time(TimeLabel),
     Link(Text, String),
 }
 
-struct Kept {
+struct ResponseView {
     status: u16,
     headers: Vec<(Text, Text)>,
     bytes: Option<String>,
-    shown: Option<Shown>,
+    body: Option<BodyView>,
 }
 
-/// A body that somebody asked to see.
-struct Shown {
+/// A revealed body.
+struct BodyView {
     text: Text,
-    cut: bool,
-    /// Whether it is text at all.
+    truncated: bool,
+    /// Whether it contains bytes that are not UTF-8.
     lossy: bool,
 }
 
-impl Head {
+impl RecordHead {
     pub(super) fn new(record: &Record, now: Timestamp) -> Self {
         let id = record.id.to_string();
         let identity = &record.identity;
         Self {
-            typed: tail(&id, TYPED).to_owned(),
+            id_tail: tail(&id, CONFIRM_LENGTH).to_owned(),
             id,
-            mark: Mark::new(record.state.status(), dead_lettered_at(record).is_some()),
-            command: Text::line(identity.operation()),
+            badge: StatusBadge::new(record.state.status(), dead_lettered_at(record).is_some()),
+            operation: Text::line(identity.operation()),
             tenant: Text::line(identity.tenant()),
             key: Text::line(identity.key().as_str()),
             attempt: record.attempt,
-            created: When::new(record.created_at, now),
-            because: record.last_error.as_ref().map(|code| Because {
+            created: TimeLabel::new(record.created_at, now),
+            last_error: record.last_error.as_ref().map(|code| LastError {
                 code: Text::line(code.as_str()),
                 meaning: meaning(code),
             }),
@@ -115,91 +114,80 @@ impl Head {
     }
 }
 
-/// Since when it waits for a person.
+/// When the record was dead-lettered.
 pub(super) fn dead_lettered_at(record: &Record) -> Option<Timestamp> {
     match &record.state {
-        Standing::Unknown(unresolved) => unresolved.dead_lettered_at,
-        Standing::InProgress(_)
-        | Standing::Completed(_)
-        | Standing::FailedRetryable { .. }
-        | Standing::Expired { .. } => None,
+        RecordState::Unknown(unresolved) => unresolved.dead_lettered_at,
+        RecordState::InProgress(_)
+        | RecordState::Completed(_)
+        | RecordState::FailedRetryable { .. }
+        | RecordState::Expired { .. } => None,
     }
 }
 
-pub(super) async fn page<S: Whole, O: Outbox>(
+pub(super) async fn page<S: FullStore, O: Store>(
     caller: Caller,
     State(console): Shared<S, O>,
     Path(id): Path<String>,
-    Query(after): Query<After>,
-) -> Response {
-    let answer = async {
-        let record = find(&console.store, &id).await?;
-        whole(&caller, &console, &record, false, &after.done).await
-    };
-    told(&caller, answer.await)
+    Query(query): Query<DoneQuery>,
+) -> PageResult {
+    let record = find_record(&console.store, &id).await?;
+    render_page(&caller, &console, &record, false, &query.done).await
 }
 
-/// Shows the stored body, after the history tells that it is shown; where it cannot be told,
+/// Shows the stored body after adding the reveal to the history. If the history cannot be written,
 /// nothing is shown.
-pub(super) async fn reveal<S: Whole, O: Outbox>(
+pub(super) async fn reveal<S: FullStore, O: Store>(
     caller: Caller,
     State(console): Shared<S, O>,
     Path(id): Path<String>,
-) -> Response {
-    told(&caller, uncovered(&caller, &console, &id).await)
+) -> PageResult {
+    let actor = caller.actor(None)?;
+    let record = reveal_response(&console.store, &id, Actor::from(&*actor)).await?;
+    render_page(&caller, &console, &record, true, "").await
 }
 
-async fn uncovered<S: Whole, O: Outbox>(
-    caller: &Caller,
-    console: &Console<S, O>,
-    id: &str,
-) -> Answer {
-    let who = caller.actor(None)?;
-    let record = uncover(&console.store, id, By::from(&*who)).await?;
-    whole(caller, console, &record, true, "").await
-}
-
-async fn whole<S: Whole, O: Outbox>(
+async fn render_page<S: FullStore, O: Store>(
     caller: &Caller,
     console: &Console<S, O>,
     record: &Record,
     reveal: bool,
     done: &str,
-) -> Answer {
+) -> PageResult {
     let entries = console.store.history(record.id).await?;
     let now = console.now();
     let status = record.state.status();
     let page = Page {
-        layout: Layout::new(caller, Place::Operations),
-        head: Head::new(record, now),
-        done: words(done),
+        layout: Layout::new(caller, Section::Records),
+        head: RecordHead::new(record, now),
+        done: done_message(done),
         facts: facts(record, now),
-        moments: timeline(&console.store, record, &entries, now),
-        entries: entries.len(),
-        broken: broken(record, &entries),
+        timeline: timeline(&console.store, record, &entries, now),
+        history_length: entries.len(),
+        history_error: history_error(record, &entries),
         response: response(record, reveal),
-        can_look: console.reconcilers.can_look(record.identity.operation()),
+        can_reconcile: console.reconcilers.can_look_up(record.identity.operation()),
         can_erase: status == Status::Completed,
         unknown: status == Status::Unknown,
     };
     Ok(html(StatusCode::OK, &page))
 }
 
-pub(super) fn broken(record: &Record, entries: &[Entry]) -> Option<Text> {
+pub(super) fn history_error(record: &Record, entries: &[Entry]) -> Option<Text> {
     let verified = history::verify(record, entries);
-    verified.err().map(|broken| Text::line(&broken.to_string()))
+    verified.err().map(|error| Text::line(&error.to_string()))
 }
 
-fn words(done: &str) -> Option<&'static str> {
+fn done_message(done: &str) -> Option<&'static str> {
     Some(match done {
-        "completed" => "Recorded. Every retry is given this outcome from now on.",
+        "completed" => "Recorded. Every retry now receives this response.",
         "released" => "Released. The next request with this key executes.",
-        "found" => "The provider was asked: it had happened. Every retry is given how it ended.",
-        "absent" => "The provider was asked: nothing had happened. The next request executes.",
+        "found" => "Provider: executed. Every retry now receives its response.",
+        "absent" => "Provider: not executed. The next request executes.",
         "unclear" => {
-            "The provider was asked, and could not settle it. What it said is in the timeline."
+            "Still unknown: the provider's answer does not settle the outcome. See the timeline."
         }
-        "erased" => "Erased. That it happened is still remembered, and the key stays used.",
+        "erased" => "Erased. The record and its history stay, and the key stays used.",
         _ => return None,
     })
 }
@@ -207,54 +195,54 @@ fn words(done: &str) -> Option<&'static str> {
 fn facts(record: &Record, now: Timestamp) -> Vec<Fact> {
     let mut facts = Vec::new();
     let mut fact = |name, value| facts.push(Fact { name, value });
-    let time = |at: Timestamp| Value::Time(When::new(at, now));
+    let time = |at: Timestamp| Value::Time(TimeLabel::new(at, now));
     let identity = &record.identity;
     let (operation, tenant) = (identity.operation(), identity.tenant());
     let link =
-        |name, value| Value::Link(Text::line(value), address("/operations", &[(name, value)]));
-    fact("Command", link("operation", operation));
+        |name, value| Value::Link(Text::line(value), link_to("/operations", &[(name, value)]));
+    fact("Operation", link("operation", operation));
     fact("Tenant", link("tenant", tenant));
     fact("Key", Value::Exact(Text::line(identity.key().as_str())));
     let plain = |text: &str| Value::Plain(Text::line(text));
     fact("Attempts", plain(&record.attempt.to_string()));
-    fact("First used", time(record.created_at));
-    fact("Last change", time(record.updated_at));
+    fact("Created", time(record.created_at));
+    fact("Updated", time(record.updated_at));
     match &record.state {
-        Standing::InProgress(lease) => {
-            fact("Executed by", plain(lease.owner.as_str()));
+        RecordState::InProgress(lease) => {
+            fact("Owner", plain(lease.owner.as_str()));
             fact("Lease until", time(lease.locked_until));
             if let Some(within) = lease.resume_within {
                 let within = span(semel_core::time::micros(within));
                 fact(
-                    "May be resumed",
-                    plain(&format!("for {within} after the lease")),
+                    "Resumable",
+                    plain(&format!("until {within} after the lease")),
                 );
             }
         }
-        Standing::Completed(completed) => {
+        RecordState::Completed(completed) => {
             fact("Completed", time(completed.completed_at));
-            fact("Replayed until", time(completed.expires_at));
+            fact("Replays until", time(completed.expires_at));
             if let Some(at) = completed.body_expires_at {
                 fact("Body kept until", time(at));
             }
         }
-        Standing::FailedRetryable { expires_at } => {
-            fact("Remembered until", time(*expires_at));
+        RecordState::FailedRetryable { expires_at } => {
+            fact("Expires", time(*expires_at));
         }
-        Standing::Unknown(unresolved) => {
+        RecordState::Unknown(unresolved) => {
             if let Some(at) = unresolved.dead_lettered_at {
-                fact("Waits for a person since", time(at));
+                fact("Dead-lettered", time(at));
             } else {
-                fact("Next look", time(unresolved.reconcile_after));
+                fact("Next reconcile", time(unresolved.reconcile_after));
             }
             fact(
-                "Looks so far",
+                "Reconcile attempts",
                 plain(&unresolved.reconcile_attempts.to_string()),
             );
         }
-        Standing::Expired { purge_at } => fact("Tombstone until", time(*purge_at)),
+        RecordState::Expired { purge_at } => fact("Tombstone until", time(*purge_at)),
     }
-    fact("Windows", plain(&windows(record.windows)));
+    fact("Retention", plain(&retention(record.windows)));
     if let Some(resource) = &record.resource {
         let named = format!("{} {}", resource.kind, resource.id);
         fact("Resource", Value::Exact(Text::line(&named)));
@@ -276,8 +264,8 @@ fn facts(record: &Record, now: Timestamp) -> Vec<Fact> {
     facts
 }
 
-/// How long it will be remembered, from when it is completed.
-fn windows(windows: Windows) -> String {
+/// The retention windows, which start at completion.
+fn retention(windows: Windows) -> String {
     let span = |window| span(semel_core::time::micros(window));
     let tombstone = match windows.tombstone {
         Some(tombstone) => format!("{} tombstone", span(tombstone)),
@@ -290,38 +278,38 @@ fn windows(windows: Windows) -> String {
     )
 }
 
-/// The key under which the application calls the provider, if it passes on what it is given.
+/// The key the application sends to the provider, if it forwards the one it receives.
 pub(super) fn downstream_key(record: &Record) -> String {
     record.id.downstream_key("")
 }
 
-fn response(record: &Record, reveal: bool) -> Option<Kept> {
+fn response(record: &Record, reveal: bool) -> Option<ResponseView> {
     let response = match &record.state {
-        Standing::Completed(completed) => &completed.response,
-        Standing::InProgress(_)
-        | Standing::FailedRetryable { .. }
-        | Standing::Unknown(_)
-        | Standing::Expired { .. } => return None,
+        RecordState::Completed(completed) => &completed.response,
+        RecordState::InProgress(_)
+        | RecordState::FailedRetryable { .. }
+        | RecordState::Unknown(_)
+        | RecordState::Expired { .. } => return None,
     };
     let line = |value: &[u8]| Text::line(&String::from_utf8_lossy(value));
     let headers = response.headers.iter();
     let body = response.body.as_deref();
-    Some(Kept {
+    Some(ResponseView {
         status: response.status,
         headers: headers
             .map(|(name, value)| (Text::line(name), line(value)))
             .collect(),
         bytes: body.map(|body| number(body.len() as u64)),
-        shown: body.filter(|_| reveal).map(shown),
+        body: body.filter(|_| reveal).map(body_view),
     })
 }
 
-fn shown(body: &[u8]) -> Shown {
-    let start = &body[..body.len().min(MAX_SHOWN)];
+fn body_view(body: &[u8]) -> BodyView {
+    let start = &body[..body.len().min(MAX_BODY_SHOWN)];
     let text = String::from_utf8_lossy(start);
-    Shown {
+    BodyView {
         lossy: std::str::from_utf8(body).is_err(),
         text: Text::block(&text),
-        cut: body.len() > MAX_SHOWN,
+        truncated: body.len() > MAX_BODY_SHOWN,
     }
 }

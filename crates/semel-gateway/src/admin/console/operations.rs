@@ -1,28 +1,27 @@
-//! Looking for operations.
+//! Search for records.
 
 use askama::Template;
 use axum::extract::{Query, State};
 use axum::response::Response;
 use http::StatusCode;
 use semel_core::store::{self, Summary};
-use semel_core::{Key, OperationId, Outbox, Status, Timestamp};
+use semel_core::{Key, OperationId, Status, Store, Timestamp};
 use serde::Deserialize;
 
-use super::layout::{Layout, Place};
-use super::text::{Mark, Text, When, address, clock};
-use super::{Answer, Console, Shared, html, see_other, told};
+use super::layout::{Layout, Section};
+use super::text::{StatusBadge, Text, TimeLabel, format_utc, link_to};
+use super::{PageResult, Shared, html, see_other};
 use crate::admin::access::Caller;
-use crate::admin::acts;
-use crate::admin::api::Whole;
+use crate::admin::actions;
+use crate::admin::api::FullStore;
 
-/// How many operations a page has.
-const PAGE: usize = 50;
+/// The page size.
+const PAGE_SIZE: usize = 50;
 
-/// How many operations are looked at for one page: as many as a store walks through while
-/// somebody waits for a page without noticing.
-const WALK: usize = 20_000;
+/// How many records the store scans for one page; more would make the page noticeably slow.
+const MAX_SCANNED: usize = 20_000;
 
-/// What was looked for, as it was typed.
+/// The search form, as typed.
 #[derive(Clone, Default, Deserialize)]
 pub(super) struct Search {
     #[serde(default)]
@@ -47,9 +46,9 @@ struct Page {
     layout: Layout,
     search: Search,
     statuses: Vec<Choice>,
-    wrong: Option<Text>,
+    error: Option<Text>,
     rows: Vec<Row>,
-    /// The page after, and how far this one has looked where it has room left.
+    /// The next page, and how far back this page was searched if it is not full.
     older: Option<String>,
     searched_to: Option<String>,
     newest: Option<String>,
@@ -58,21 +57,21 @@ struct Page {
 
 struct Choice {
     value: &'static str,
-    word: &'static str,
+    label: &'static str,
     chosen: bool,
 }
 
-/// One operation in a list.
+/// A record in a list.
 pub(super) struct Row {
     pub(super) id: String,
     pub(super) tail: String,
-    pub(super) mark: Mark,
-    pub(super) command: Text,
+    pub(super) badge: StatusBadge,
+    pub(super) operation: Text,
     pub(super) tenant: Text,
     pub(super) key: Text,
     pub(super) attempt: u32,
     pub(super) error: Option<Text>,
-    pub(super) created: When,
+    pub(super) created: TimeLabel,
 }
 
 impl Row {
@@ -81,8 +80,8 @@ impl Row {
         Self {
             tail: tail(&id, 12).to_owned(),
             id,
-            mark: Mark::new(found.status, found.dead_lettered_at.is_some()),
-            command: Text::line(found.identity.operation()),
+            badge: StatusBadge::new(found.status, found.dead_lettered_at.is_some()),
+            operation: Text::line(found.identity.operation()),
             tenant: Text::line(found.identity.tenant()),
             key: Text::line(found.identity.key().as_str()),
             attempt: found.fence.attempt,
@@ -90,30 +89,22 @@ impl Row {
                 .last_error
                 .as_ref()
                 .map(|code| Text::line(code.as_str())),
-            created: When::new(found.created_at, now),
+            created: TimeLabel::new(found.created_at, now),
         }
     }
 }
 
-/// The end of an id. Its beginning is the time, and much the same for all that are listed together.
+/// The end of an id. Its start is a timestamp, which records created together share.
 pub(super) fn tail(id: &str, length: usize) -> &str {
     id.get(id.len().saturating_sub(length)..).unwrap_or(id)
 }
 
-pub(super) async fn page<S: Whole, O: Outbox>(
+pub(super) async fn page<S: FullStore, O: Store>(
     caller: Caller,
     State(console): Shared<S, O>,
     Query(search): Query<Search>,
-) -> Response {
-    let answer = find(&caller, &console, search.trimmed()).await;
-    told(&caller, answer)
-}
-
-async fn find<S: Whole, O: Outbox>(
-    caller: &Caller,
-    console: &Console<S, O>,
-    search: Search,
-) -> Answer {
+) -> PageResult {
+    let search = search.trimmed();
     if !search.id.is_empty() {
         let id: Option<OperationId> = search.id.parse().ok();
         let found = match id {
@@ -122,74 +113,76 @@ async fn find<S: Whole, O: Outbox>(
         };
         return match (found, id) {
             (Some(id), _) => see_other(&format!("/operations/{id}")),
-            (None, Some(_)) => Ok(refused(
-                caller,
+            (None, Some(_)) => Ok(error_page(
+                &caller,
                 search,
                 StatusCode::NOT_FOUND,
-                "No operation has that id. It may have been forgotten when its time was over, or \
-                 evicted because nothing had happened.",
+                "No record has that id. It may have expired and been purged, or been evicted because \
+                 the operation was not executed.",
             )),
-            (None, None) => Ok(refused(
-                caller,
+            (None, None) => Ok(error_page(
+                &caller,
                 search,
                 StatusCode::BAD_REQUEST,
-                "That is no operation id: ids look like 0198a1b2-c3d4-7000-8000-00000000000a. To \
-                 look for what a client sent, use the field for the key.",
+                "Invalid record ID: IDs look like 0198a1b2-c3d4-7000-8000-00000000000a. To search for \
+                 a key that a client sent, use the field Key.",
             )),
         };
     }
-    let query = match search.query() {
+    let query = match search.to_query() {
         Ok(query) => query,
-        Err(wrong) => return Ok(refused(caller, search, StatusCode::BAD_REQUEST, &wrong)),
+        Err(error) => {
+            return Ok(error_page(&caller, search, StatusCode::BAD_REQUEST, &error));
+        }
     };
-    let store::Page { operations, next } = acts::search(&console.store, query).await?;
+    let store::Page { operations, next } = actions::search_records(&console.store, query).await?;
     let now = console.now();
-    let full = operations.len() >= PAGE;
+    let full = operations.len() >= PAGE_SIZE;
     let page = Page {
-        older: next.map(|next| search.address(&next.to_string())),
-        searched_to: next.filter(|_| !full).and_then(made_at),
-        newest: (!search.cursor.is_empty()).then(|| search.address("")),
+        older: next.map(|next| search.link(&next.to_string())),
+        searched_to: next.filter(|_| !full).and_then(created_at),
+        newest: (!search.cursor.is_empty()).then(|| search.link("")),
         rows: operations
             .iter()
             .map(|found| Row::new(found, now))
             .collect(),
-        ..Page::empty(caller, search)
+        ..Page::empty(&caller, search)
     };
     Ok(html(StatusCode::OK, &page))
 }
 
-fn refused(caller: &Caller, search: Search, status: StatusCode, wrong: &str) -> Response {
+fn error_page(caller: &Caller, search: Search, status: StatusCode, error: &str) -> Response {
     let page = Page {
-        wrong: Some(Text::line(wrong)),
+        error: Some(Text::line(error)),
         ..Page::empty(caller, search)
     };
     html(status, &page)
 }
 
-/// When an id was made, which it says itself.
-fn made_at(id: OperationId) -> Option<String> {
+/// The creation time that a version 7 id contains.
+fn created_at(id: OperationId) -> Option<String> {
     let bytes = id.as_bytes();
     let time_ordered = bytes[6] >> 4 == 7;
     let millis = bytes[..6]
         .iter()
         .fold(0_i64, |sum, byte| sum << 8 | i64::from(*byte));
-    time_ordered.then(|| clock(Timestamp::from_micros(millis * 1000), "%Y-%m-%d %H:%M:%S"))
+    time_ordered.then(|| format_utc(Timestamp::from_micros(millis * 1000), "%Y-%m-%d %H:%M:%S"))
 }
 
 impl Page {
     fn empty(caller: &Caller, search: Search) -> Self {
         Self {
-            layout: Layout::new(caller, Place::Operations),
+            layout: Layout::new(caller, Section::Records),
             statuses: Status::ALL
                 .map(|status| Choice {
                     value: status.as_str(),
-                    word: Mark::new(status, false).word,
+                    label: StatusBadge::new(status, false).label,
                     chosen: status.as_str() == search.status,
                 })
                 .into(),
             filtered: search.is_filter(),
             search,
-            wrong: None,
+            error: None,
             rows: Vec::new(),
             older: None,
             searched_to: None,
@@ -223,8 +216,8 @@ impl Search {
         filters.iter().any(|filter| !filter.is_empty())
     }
 
-    fn address(&self, cursor: &str) -> String {
-        address(
+    fn link(&self, cursor: &str) -> String {
+        link_to(
             "/operations",
             &[
                 ("key", &self.key),
@@ -237,33 +230,33 @@ impl Search {
         )
     }
 
-    fn query(&self) -> Result<store::Query, String> {
+    fn to_query(&self) -> Result<store::Query, String> {
         let given = |text: &str| (!text.is_empty()).then(|| Box::from(text));
         Ok(store::Query {
             status: match &*self.status {
                 "" => None,
-                word => Some(Status::from_word(word).ok_or("That is none of the five statuses.")?),
+                status => Some(
+                    Status::from_word(status).ok_or("Unknown status. Choose one of the list.")?,
+                ),
             },
             tenant: given(&self.tenant),
             operation: given(&self.operation),
             key: match &*self.key {
                 "" => None,
-                key => {
-                    Some(Key::new(key).map_err(|error| format!("That can be no key: {error}."))?)
-                }
+                key => Some(Key::new(key).map_err(|error| format!("Invalid key: {error}."))?),
             },
             dead_lettered: match &*self.dead_lettered {
                 "" => None,
                 "true" => Some(true),
                 "false" => Some(false),
-                _ => return Err("Dead letters are looked for by true or false.".to_owned()),
+                _ => return Err("Invalid dead-letter filter. Use true or false.".to_owned()),
             },
             before: match &*self.cursor {
                 "" => None,
-                cursor => Some(cursor.parse().map_err(|_| "That page is not there.")?),
+                cursor => Some(cursor.parse().map_err(|_| "Invalid page cursor.")?),
             },
-            limit: PAGE,
-            walk: WALK,
+            limit: PAGE_SIZE,
+            walk: MAX_SCANNED,
         })
     }
 }

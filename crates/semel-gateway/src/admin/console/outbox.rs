@@ -1,21 +1,21 @@
-//! Events that go out, and those that no broker took.
+//! The outbox: its backlog and its dead-lettered events.
 
 use askama::Template;
 use axum::extract::{Path, State};
-use axum::response::Response;
 use http::StatusCode;
+use semel_core::Store;
+use semel_core::Timestamp;
 use semel_core::outbox::{DeadEvent, EventId, MAX_BACKLOG_COUNTED};
-use semel_core::{Outbox, Timestamp};
 
-use super::layout::{Layout, Place};
-use super::text::{Text, When, age, number};
-use super::{Answer, Console, Shared, html, see_other, told};
+use super::layout::{Layout, Section};
+use super::text::{Text, TimeLabel, age, number};
+use super::{PageResult, Shared, html, see_other};
 use crate::admin::access::Caller;
-use crate::admin::api::Whole;
+use crate::admin::api::FullStore;
 use crate::admin::problem::Problem;
 
-/// How many events are shown.
-const SHOWN: usize = 100;
+/// The maximum number of events listed.
+const MAX_ROWS: usize = 100;
 
 #[derive(Template)]
 #[template(path = "outbox.html")]
@@ -28,14 +28,14 @@ struct Page {
     events: Vec<Row>,
 }
 
-/// The payload is the application's affair, and not shown.
+/// A dead-lettered event, without its payload.
 struct Row {
     id: String,
     kind: Text,
     aggregate: Text,
     bytes: String,
-    written: When,
-    dead: When,
+    written: TimeLabel,
+    dead: TimeLabel,
     reason: Text,
 }
 
@@ -46,25 +46,24 @@ impl Row {
             kind: Text::line(&dead.event.kind),
             aggregate: Text::line(&dead.event.aggregate),
             bytes: number(dead.event.payload.len() as u64),
-            written: When::new(dead.written_at, now),
-            dead: When::new(dead.dead_at, now),
+            written: TimeLabel::new(dead.written_at, now),
+            dead: TimeLabel::new(dead.dead_at, now),
             reason: Text::line(&dead.reason),
         }
     }
 }
 
-pub(super) async fn page<S: Whole, O: Outbox>(
+pub(super) async fn page<S: FullStore, O: Store>(
     caller: Caller,
     State(console): Shared<S, O>,
-) -> Response {
-    told(&caller, whole(&caller, &console).await)
-}
-
-async fn whole<S: Whole, O: Outbox>(caller: &Caller, console: &Console<S, O>) -> Answer {
-    let (backlog, dead) = tokio::join!(console.outbox.backlog(), console.outbox.dead_events(SHOWN));
+) -> PageResult {
+    let (backlog, dead) = tokio::join!(
+        console.outbox.outbox_backlog(),
+        console.outbox.dead_events(MAX_ROWS)
+    );
     let (backlog, dead, now) = (backlog?, dead?, console.now());
     let page = Page {
-        layout: Layout::new(caller, Place::Outbox),
+        layout: Layout::new(&caller, Section::Outbox),
         waiting: number(backlog.waiting),
         or_more: backlog.waiting >= MAX_BACKLOG_COUNTED,
         oldest: backlog.oldest.map(|oldest| age(oldest, now)),
@@ -74,20 +73,17 @@ async fn whole<S: Whole, O: Outbox>(caller: &Caller, console: &Console<S, O>) ->
     Ok(html(StatusCode::OK, &page))
 }
 
-/// The log is the only place where it is told who said so: an event has no history.
-pub(super) async fn retry<S: Whole, O: Outbox>(
+/// Queues a dead-lettered event again. Events have no history; only the log says who did this.
+pub(super) async fn retry<S: FullStore, O: Store>(
     caller: Caller,
     State(console): Shared<S, O>,
     Path(id): Path<String>,
-) -> Response {
-    let answer = async {
-        let by = caller.actor(None)?;
-        let id: EventId = id.parse().map_err(|_| Problem::no_dead_event())?;
-        if !console.outbox.revive(id).await? {
-            return Err(Problem::no_dead_event());
-        }
-        tracing::info!(event = %id, by, "an operator wants an event published again");
-        see_other("/outbox")
-    };
-    told(&caller, answer.await)
+) -> PageResult {
+    let by = caller.actor(None)?;
+    let id: EventId = id.parse().map_err(|_| Problem::dead_event_not_found())?;
+    if !console.outbox.revive_event(id).await? {
+        return Err(Problem::dead_event_not_found());
+    }
+    tracing::info!(event = %id, by, "an operator queued a dead-lettered event for publishing");
+    see_other("/outbox")
 }

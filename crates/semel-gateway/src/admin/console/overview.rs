@@ -1,35 +1,32 @@
-//! How everything stands, at a glance. It asks only for what is kept in figures, and never looks
-//! through operations.
+//! The overview. It reads only precomputed statistics and never scans records.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 use std::time::Duration;
 
 use askama::Template;
 use axum::extract::{Query, State};
 use axum::response::Response;
 use http::StatusCode;
-use semel_core::figures::{Activity, Census};
 use semel_core::outbox::{Backlog, MAX_BACKLOG_COUNTED};
-use semel_core::store::{self, Standing, Tally};
-use semel_core::{Outbox, Status, Timestamp};
+use semel_core::statistics::{Activity, RecordCounts};
+use semel_core::store::{self, CountWithOldest, UnfinishedCounts};
+use semel_core::{Status, Store, Timestamp};
 use serde::Deserialize;
 use tokio::time::Instant;
 
 use super::charts::{Charts, charts, since};
-use super::layout::{Layout, Place};
-use super::text::{Text, address, age, clock, number};
-use super::{Answer, Console, Shared, html, told};
+use super::layout::{Layout, Section};
+use super::text::{Text, age, format_utc, link_to, number};
+use super::{Console, PageResult, Shared, html};
 use crate::admin::READY_WITHIN;
 use crate::admin::access::Caller;
-use crate::admin::api::Whole;
+use crate::admin::api::FullStore;
 
-/// How long the figures may take. A store that does not answer must not make the page that would
-/// say so wait for ever.
-const PATIENCE: Duration = Duration::from_secs(4);
+/// The timeout of the statistics, so that the page can report a store that does not answer.
+const STATISTICS_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// The most commands that are listed: those with the most operations.
-const MAX_COMMANDS: usize = 50;
+/// The maximum number of operations listed, those with the most records first.
+const MAX_OPERATIONS: usize = 50;
 
 #[derive(Default, Deserialize)]
 pub(super) struct Filter {
@@ -43,7 +40,7 @@ struct Page {
     layout: Layout,
     view: View,
     fragment: String,
-    commands: Vec<Choice>,
+    operations: Vec<Choice>,
 }
 
 #[derive(Template)]
@@ -54,37 +51,37 @@ struct Fragment {
 
 struct Choice {
     value: String,
-    shown: Text,
+    label: Text,
     chosen: bool,
 }
 
-/// What is live.
+/// The part that refreshes itself.
 struct View {
     at: String,
     only: Option<Text>,
     health: Health,
-    outbox: Option<Post>,
-    figures: Result<Figures, Text>,
+    outbox: Option<OutboxTile>,
+    statistics: Result<Statistics, Text>,
 }
 
 struct Health {
-    well: bool,
-    said: Text,
+    healthy: bool,
+    message: Text,
     took: String,
 }
 
-struct Post {
+struct OutboxTile {
     waiting: String,
     oldest: Option<String>,
     dead: u64,
 }
 
-struct Figures {
+struct Statistics {
     charts: Charts,
     in_progress: Tile,
     unknown: Tile,
     dead_lettered: Tile,
-    census: Option<Counted>,
+    counts: Option<CountsTable>,
 }
 
 struct Tile {
@@ -94,7 +91,7 @@ struct Tile {
     link: String,
 }
 
-struct Counted {
+struct CountsTable {
     ago: String,
     took: String,
     rows: Vec<Row>,
@@ -104,7 +101,7 @@ struct Counted {
 }
 
 struct Row {
-    command: Text,
+    operation: Text,
     link: String,
     counts: Vec<Cell>,
     sum: String,
@@ -116,42 +113,34 @@ struct Cell {
     link: String,
 }
 
-pub(super) async fn page<S: Whole, O: Outbox>(
+pub(super) async fn page<S: FullStore, O: Store>(
     caller: Caller,
     State(console): Shared<S, O>,
     Query(filter): Query<Filter>,
-) -> Response {
-    told(&caller, whole(&caller, &console, &filter).await)
-}
-
-async fn whole<S: Whole, O: Outbox>(
-    caller: &Caller,
-    console: &Arc<Console<S, O>>,
-    filter: &Filter,
-) -> Answer {
-    let (view, names) = view(console, filter).await;
-    let chosen = only(filter);
-    let commands = names.into_iter().map(|name| Choice {
-        shown: Text::line(&name),
+) -> PageResult {
+    let (view, names) = view(&console, &filter).await;
+    let chosen = only(&filter);
+    let operations = names.into_iter().map(|name| Choice {
+        label: Text::line(&name),
         chosen: Some(&*name) == chosen,
         value: name.into(),
     });
     Ok(html(
         StatusCode::OK,
         &Page {
-            layout: Layout::new(caller, Place::Overview),
+            layout: Layout::new(&caller, Section::Overview),
             view,
-            fragment: address(
+            fragment: link_to(
                 "/fragments/overview",
                 &[("operation", chosen.unwrap_or_default())],
             ),
-            commands: commands.collect(),
+            operations: operations.collect(),
         },
     ))
 }
 
-/// The live part alone, for the script.
-pub(super) async fn fragment<S: Whole, O: Outbox>(
+/// The live part alone, which the script fetches.
+pub(super) async fn fragment<S: FullStore, O: Store>(
     State(console): Shared<S, O>,
     Query(filter): Query<Filter>,
 ) -> Response {
@@ -163,95 +152,110 @@ fn only(filter: &Filter) -> Option<&str> {
     Some(&*filter.operation).filter(|operation| !operation.is_empty())
 }
 
-type Kept = (Vec<Standing>, Option<Census>, Vec<Activity>);
+type StoredStatistics = (Vec<UnfinishedCounts>, Option<RecordCounts>, Vec<Activity>);
 
-async fn view<S: Whole, O: Outbox>(
+async fn view<S: FullStore, O: Store>(
     console: &Console<S, O>,
     filter: &Filter,
 ) -> (View, BTreeSet<Box<str>>) {
     let now = console.now();
-    let (health, kept, backlog) = tokio::join!(
+    let (health, stored, backlog) = tokio::join!(
         health(console),
-        tokio::time::timeout(PATIENCE, kept(&console.store, since(now))),
-        tokio::time::timeout(PATIENCE, console.outbox.backlog()),
+        tokio::time::timeout(
+            STATISTICS_TIMEOUT,
+            read_statistics(&console.store, since(now))
+        ),
+        tokio::time::timeout(STATISTICS_TIMEOUT, console.outbox.outbox_backlog()),
     );
     let mut names = BTreeSet::new();
-    let figures = match kept {
-        Ok(Ok((standing, census, activity))) => {
-            names.extend(standing.iter().map(|standing| standing.operation.clone()));
+    let statistics = match stored {
+        Ok(Ok((unfinished, record_counts, activity))) => {
+            names.extend(
+                unfinished
+                    .iter()
+                    .map(|unfinished| unfinished.operation.clone()),
+            );
             names.extend(activity.iter().map(|line| line.operation.clone()));
-            let counts = census.iter().flat_map(|census| &census.counts);
+            let counts = record_counts
+                .iter()
+                .flat_map(|record_counts| &record_counts.counts);
             names.extend(counts.map(|count| count.operation.clone()));
-            Ok(figures(
-                &standing,
-                census.as_ref(),
+            Ok(statistics(
+                &unfinished,
+                record_counts.as_ref(),
                 &activity,
                 only(filter),
                 now,
             ))
         }
         Ok(Err(error)) => Err(Text::line(&error.to_string())),
-        Err(_) => Err(Text::line("the store does not answer")),
+        Err(_) => Err(Text::line("the store does not respond")),
     };
     let view = View {
-        at: clock(now, "%H:%M:%S"),
+        at: format_utc(now, "%H:%M:%S"),
         only: only(filter).map(Text::line),
         health,
         outbox: backlog
             .ok()
             .and_then(Result::ok)
-            .map(|backlog| post(backlog, now)),
-        figures,
+            .map(|backlog| outbox_tile(backlog, now)),
+        statistics,
     };
     (view, names)
 }
 
-async fn kept<S: Whole>(store: &S, since: Timestamp) -> store::Result<Kept> {
-    let (standing, census, activity) =
-        tokio::join!(store.standing(), store.census(), store.activity(since));
-    Ok((standing?, census?, activity?))
+async fn read_statistics<S: FullStore>(
+    store: &S,
+    since: Timestamp,
+) -> store::Result<StoredStatistics> {
+    let (unfinished, record_counts, activity) = tokio::join!(
+        store.count_unfinished(),
+        store.record_counts(),
+        store.activity(since)
+    );
+    Ok((unfinished?, record_counts?, activity?))
 }
 
-async fn health<S: Whole, O: Outbox>(console: &Console<S, O>) -> Health {
+async fn health<S: FullStore, O: Store>(console: &Console<S, O>) -> Health {
     let began = Instant::now();
     let ready = tokio::time::timeout(READY_WITHIN, (console.ready)()).await;
     let took = began.elapsed();
-    let (well, said) = match ready {
-        Ok(Ok(())) => (true, Text::line("answers")),
+    let (healthy, message) = match ready {
+        Ok(Ok(())) => (true, Text::line("reachable")),
         Ok(Err(reason)) => (false, Text::line(&reason)),
-        Err(_) => (false, Text::line("does not answer")),
+        Err(_) => (false, Text::line("no response")),
     };
     Health {
-        well,
-        said,
+        healthy,
+        message,
         took: format!("{:.1} ms", took.as_secs_f64() * 1000.0),
     }
 }
 
-fn post(backlog: Backlog, now: Timestamp) -> Post {
+fn outbox_tile(backlog: Backlog, now: Timestamp) -> OutboxTile {
     let more = if backlog.waiting >= MAX_BACKLOG_COUNTED {
         " or more"
     } else {
         ""
     };
-    Post {
+    OutboxTile {
         waiting: format!("{}{more}", number(backlog.waiting)),
         oldest: backlog.oldest.map(|oldest| age(oldest, now)),
         dead: backlog.dead,
     }
 }
 
-fn figures(
-    standing: &[Standing],
-    census: Option<&Census>,
+fn statistics(
+    unfinished: &[UnfinishedCounts],
+    record_counts: Option<&RecordCounts>,
     activity: &[Activity],
     only: Option<&str>,
     now: Timestamp,
-) -> Figures {
-    let tile = |of: fn(&Standing) -> &Tally, filter: (&str, &str)| {
-        let tallies = standing
+) -> Statistics {
+    let tile = |of: fn(&UnfinishedCounts) -> &CountWithOldest, filter: (&str, &str)| {
+        let tallies = unfinished
             .iter()
-            .filter(|standing| only.is_none_or(|only| *only == *standing.operation))
+            .filter(|unfinished| only.is_none_or(|only| *only == *unfinished.operation))
             .map(of);
         let count: u64 = tallies.clone().map(|tally| tally.count).sum();
         let oldest = tallies.filter_map(|tally| tally.oldest).min();
@@ -259,32 +263,35 @@ fn figures(
             any: count > 0,
             count: number(count),
             oldest: oldest.map(|oldest| age(oldest, now)),
-            link: address(
+            link: link_to(
                 "/operations",
                 &[filter, ("operation", only.unwrap_or_default())],
             ),
         }
     };
-    Figures {
+    Statistics {
         charts: charts(activity, only, now),
-        in_progress: tile(|standing| &standing.in_progress, ("status", "in_progress")),
-        unknown: tile(|standing| &standing.unknown, ("status", "unknown")),
+        in_progress: tile(
+            |unfinished| &unfinished.in_progress,
+            ("status", "in_progress"),
+        ),
+        unknown: tile(|unfinished| &unfinished.unknown, ("status", "unknown")),
         dead_lettered: tile(
-            |standing| &standing.dead_lettered,
+            |unfinished| &unfinished.dead_lettered,
             ("dead_lettered", "true"),
         ),
-        census: census.map(|census| counted(census, only, now)),
+        counts: record_counts.map(|record_counts| counts_table(record_counts, only, now)),
     }
 }
 
-fn counted(census: &Census, only: Option<&str>, now: Timestamp) -> Counted {
-    let mut commands = BTreeMap::<&str, [u64; Status::ALL.len()]>::new();
+fn counts_table(record_counts: &RecordCounts, only: Option<&str>, now: Timestamp) -> CountsTable {
+    let mut operations = BTreeMap::<&str, [u64; Status::ALL.len()]>::new();
     let mut sums = [0_u64; Status::ALL.len()];
-    for count in &census.counts {
+    for count in &record_counts.counts {
         if only.is_some_and(|only| *only != *count.operation) {
             continue;
         }
-        let row = commands.entry(&count.operation).or_default();
+        let row = operations.entry(&count.operation).or_default();
         let columns = Status::ALL.iter().zip(row.iter_mut().zip(&mut sums));
         for (status, (cell, sum)) in columns {
             if *status == count.status {
@@ -293,13 +300,13 @@ fn counted(census: &Census, only: Option<&str>, now: Timestamp) -> Counted {
             }
         }
     }
-    let mut rows: Vec<_> = commands.into_iter().collect();
+    let mut rows: Vec<_> = operations.into_iter().collect();
     rows.sort_by_key(|(_, counts)| std::cmp::Reverse(counts.iter().sum::<u64>()));
-    let more = rows.len().saturating_sub(MAX_COMMANDS);
-    rows.truncate(MAX_COMMANDS);
-    Counted {
-        ago: age(census.ended_at, now),
-        took: age(census.began_at, census.ended_at),
+    let more = rows.len().saturating_sub(MAX_OPERATIONS);
+    rows.truncate(MAX_OPERATIONS);
+    CountsTable {
+        ago: age(record_counts.ended_at, now),
+        took: age(record_counts.began_at, record_counts.ended_at),
         rows: rows
             .into_iter()
             .map(|(name, counts)| row(name, counts))
@@ -314,14 +321,14 @@ fn row(name: &str, counts: [u64; Status::ALL.len()]) -> Row {
     let cells = Status::ALL.iter().zip(counts).map(|(status, count)| Cell {
         count: number(count),
         none: count == 0,
-        link: address(
+        link: link_to(
             "/operations",
             &[("operation", name), ("status", status.as_str())],
         ),
     });
     Row {
-        command: Text::line(name),
-        link: address("/operations", &[("operation", name)]),
+        operation: Text::line(name),
+        link: link_to("/operations", &[("operation", name)]),
         counts: cells.collect(),
         sum: number(counts.iter().sum()),
     }

@@ -1,24 +1,24 @@
-//! Stored data as people may look at it.
+//! Display of untrusted text, times, numbers and statuses.
 //!
-//! Keys, tenants, reasons, evidence and bodies are written by others. The templates escape them
-//! for HTML; this makes visible what would act on a reader or a terminal without being seen.
+//! Clients and providers write keys, tenants, reasons, evidence and bodies. The templates escape
+//! them for HTML; [`Text`] makes control and invisible characters visible.
 
 use std::fmt::{self, Write as _};
 
 use semel_core::{Code, Status, Timestamp};
 use semel_http::rfc3339;
 
-/// Text of somebody else's, in which every character can be seen.
+/// Untrusted text in which every character is visible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Text(String);
 
 impl Text {
-    /// Text that has one line: what would break it is shown, too.
+    /// One line: line breaks and tabs are shown as symbols.
     pub(super) fn line(text: &str) -> Self {
         Self(visible(text, false))
     }
 
-    /// Text with lines and tabs.
+    /// Several lines: line breaks and tabs stay.
     pub(super) fn block(text: &str) -> Self {
         Self(visible(text, true))
     }
@@ -37,10 +37,10 @@ fn visible(text: &str, block: bool) -> String {
         match c {
             '\n' | '\t' if block => shown.push(c),
             '\r' if block && rest.peek() == Some(&'\n') => {}
-            // The pictures of the controls are in the order of the controls.
+            // The control pictures are in the order of the control characters.
             '\0'..='\x1f' => shown.extend(char::from_u32(0x2400 + u32::from(c))),
             '\x7f' => shown.push('\u{2421}'),
-            c if is_unseen(c) => {
+            c if is_invisible(c) => {
                 // Writing to a string cannot fail.
                 let _ = write!(shown, "⟦U+{:04X}⟧", u32::from(c));
             }
@@ -50,8 +50,8 @@ fn visible(text: &str, block: bool) -> String {
     shown
 }
 
-/// Controls, and what reorders, joins or hides: a reader would see another text than is stored.
-fn is_unseen(c: char) -> bool {
+/// C1 controls and characters that reorder, join or hide text.
+fn is_invisible(c: char) -> bool {
     matches!(c,
         '\u{80}'..='\u{9f}'
         | '\u{ad}'
@@ -71,15 +71,15 @@ fn is_unseen(c: char) -> bool {
         | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// An instant: for machines, for people, and how long ago.
+/// A time: machine-readable, readable, and relative.
 #[derive(Clone, Debug)]
-pub(super) struct When {
+pub(super) struct TimeLabel {
     pub(super) iso: String,
     pub(super) shown: String,
     pub(super) ago: String,
 }
 
-impl When {
+impl TimeLabel {
     pub(super) fn new(at: Timestamp, now: Timestamp) -> Self {
         let micros = now.as_micros().saturating_sub(at.as_micros());
         let ago = if micros < 0 {
@@ -89,24 +89,24 @@ impl When {
         };
         Self {
             iso: rfc3339(at),
-            shown: clock(at, "%Y-%m-%d %H:%M:%S"),
+            shown: format_utc(at, "%Y-%m-%d %H:%M:%S"),
             ago,
         }
     }
 }
 
-/// An instant in UTC, in a form of `strftime`.
-pub(super) fn clock(at: Timestamp, form: &str) -> String {
+/// A time in UTC, formatted by `strftime`.
+pub(super) fn format_utc(at: Timestamp, form: &str) -> String {
     jiff::Timestamp::from_microsecond(at.as_micros())
         .map_or_else(|_| "never".to_owned(), |at| at.strftime(form).to_string())
 }
 
-/// How long ago, in words.
+/// The time since `since`.
 pub(super) fn age(since: Timestamp, now: Timestamp) -> String {
     span(now.as_micros().saturating_sub(since.as_micros()).max(0))
 }
 
-/// A span of microseconds: two units at most, since nobody decides by the third.
+/// A duration in at most two units.
 pub(super) fn span(micros: i64) -> String {
     let seconds = micros / 1_000_000;
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
@@ -121,7 +121,7 @@ pub(super) fn span(micros: i64) -> String {
     }
 }
 
-/// A number with its thousands apart.
+/// A number with thousands separators.
 pub(super) fn number(number: u64) -> String {
     let digits = number.to_string();
     let mut shown = String::with_capacity(digits.len() * 4 / 3);
@@ -134,82 +134,78 @@ pub(super) fn number(number: u64) -> String {
     shown
 }
 
-/// A status as a mark: its class, its sign and its word. The colour says nothing that these do not.
+/// A status as CSS class, symbol and label. The colour adds no information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct StatusBadge {
     pub(super) class: &'static str,
     pub(super) sign: &'static str,
-    pub(super) word: &'static str,
+    pub(super) label: &'static str,
 }
 
-impl Mark {
+impl StatusBadge {
     pub(super) fn new(status: Status, dead_lettered: bool) -> Self {
-        let (class, sign, word) = match status {
+        let (class, sign, label) = match status {
             Status::InProgress => ("running", "◐", "in progress"),
             Status::Completed => ("good", "✓", "completed"),
-            Status::FailedRetryable => ("open", "↻", "may be retried"),
-            Status::Unknown if dead_lettered => ("bad", "!", "dead letter"),
+            Status::FailedRetryable => ("open", "↻", "released"),
+            Status::Unknown if dead_lettered => ("bad", "!", "dead-lettered"),
             Status::Unknown => ("doubt", "?", "unknown"),
             Status::Expired => ("gone", "○", "expired"),
         };
-        Self { class, sign, word }
+        Self { class, sign, label }
     }
 }
 
-/// What a code means, where this knows it: an application may have codes of its own.
+/// The meaning of a code; `None` for codes that an application defines.
 pub(super) fn meaning(code: &Code) -> Option<&'static str> {
     Some(match code.as_str() {
         "execution_timed_out" => {
-            "The application took longer than upstream_timeout, and nobody heard how it ended."
+            "The application took longer than upstream_timeout; the outcome is not known."
         }
-        "upstream_broke_off" => "The connection to the application ended before its answer came.",
-        "response_truncated" => "The application's answer was cut off in the middle.",
+        "upstream_broke_off" => {
+            "The connection to the application closed before a response arrived."
+        }
+        "response_truncated" => "The application's response was truncated.",
         "status_502" | "status_503" | "status_504" => {
-            "The application, or a proxy before it, gave an answer that does not say whether it happened."
+            "The application, or a proxy in front of it, returned a status that does not say whether the operation was executed."
         }
-        "application_said_so" => "The application itself said that it does not know the outcome.",
+        "application_said_so" => "The application reported that it does not know the outcome.",
         "in_progress_lock_expired" => {
-            "Whoever executed it fell silent: the process died, or stood still for longer than its lease."
+            "The lease expired: the process that executed it crashed, or stopped for longer than its lease."
         }
-        "shut_down_while_executing" => "The gateway was stopped while it was being executed.",
+        "shut_down_while_executing" => "The gateway shut down during execution.",
         "reconcile_attempts_exhausted" => {
-            "The provider was asked as often as configured, and never gave an answer that settles it."
+            "All configured reconcile attempts are used up; no answer from the provider settled the outcome."
         }
         "no_way_to_find_out" => {
-            "There is no [route.reconcile] for this command, so nobody could be asked."
+            "The operation has no [route.reconcile], so the outcome cannot be looked up automatically."
         }
-        "reconcile_timed_out" => "The provider was asked, and did not answer in time.",
-        "reconcile_panicked" => "Asking the provider failed inside the reconciler.",
-        "operator_decided" => "An operator decided so.",
-        "poll_status_404" => {
-            "The provider was asked and does not have it. It may only not have it yet."
-        }
-        "poll_unaskable" => "The question to the provider could not be put together.",
+        "reconcile_timed_out" => "The provider did not answer in time.",
+        "reconcile_panicked" => "The reconciler panicked.",
+        "operator_decided" => "Decided by an operator.",
+        "poll_status_404" => "The provider has no such operation, or does not have it yet.",
+        "poll_unaskable" => "The poll request to the provider could not be built.",
         _ => return None,
     })
 }
 
-/// An address with a query.
-pub(super) fn address(path: &str, query: &[(&str, &str)]) -> String {
-    let mut address = path.to_owned();
+/// A path with a query string.
+pub(super) fn link_to(path: &str, query: &[(&str, &str)]) -> String {
+    let mut link = path.to_owned();
     for (name, value) in query.iter().filter(|(_, value)| !value.is_empty()) {
-        address.push(if address.len() == path.len() {
-            '?'
-        } else {
-            '&'
-        });
-        address.push_str(name);
-        address.push('=');
+        link.push(if link.len() == path.len() { '?' } else { '&' });
+        link.push_str(name);
+        link.push('=');
         for byte in value.bytes() {
             if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-                address.push(char::from(byte));
+                link.push(char::from(byte));
             } else {
                 // Writing to a string cannot fail.
-                let _ = write!(address, "%{byte:02X}");
+                let _ = write!(link, "%{byte:02X}");
             }
         }
     }
-    address
+    link
 }
 
 #[cfg(test)]
@@ -217,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_acts_unseen_is_seen() {
+    fn invisible_characters_are_shown() {
         for (stored, shown) in [
             ("plain, ünïcode 支付", "plain, ünïcode 支付"),
             ("\u{1b}[31mred", "␛[31mred"),
@@ -233,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_and_numbers_are_short() {
+    fn durations_and_numbers_are_formatted() {
         for (micros, shown) in [
             (0, "0 ms"),
             (999_999, "999 ms"),
@@ -257,9 +253,9 @@ mod tests {
     }
 
     #[test]
-    fn an_address_holds_any_value() {
+    fn query_values_are_percent_encoded() {
         assert_eq!(
-            address(
+            link_to(
                 "/operations",
                 &[("key", "a&b=c d\"<é"), ("tenant", ""), ("x", "1")]
             ),

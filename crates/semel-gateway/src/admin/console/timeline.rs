@@ -1,78 +1,78 @@
-//! An operation's life: what its record says of itself, and what its history tells.
+//! The timeline of a record, from the record and its history.
 
-use semel_core::history::{CLIENT, EXECUTOR, Entry, What};
-use semel_core::{Inspect, Record, State, Timestamp};
+use semel_core::history::{CLIENT, EXECUTOR, Entry, EntryKind};
+use semel_core::{Record, State, Store, Timestamp};
 
-use super::text::{Text, When, meaning};
+use super::text::{Text, TimeLabel, meaning};
 
-/// One thing that happened.
-pub(super) struct Moment {
+/// One entry of the timeline.
+pub(super) struct TimelineEntry {
     pub(super) class: &'static str,
     pub(super) sign: &'static str,
     pub(super) title: &'static str,
-    pub(super) when: When,
+    pub(super) at: TimeLabel,
     pub(super) attempt: u32,
     pub(super) actor: Text,
     pub(super) code: Option<Text>,
     pub(super) meaning: Option<&'static str>,
     pub(super) reason: Option<Text>,
     pub(super) evidence: Option<Text>,
-    /// There was evidence, and it was erased.
-    pub(super) erased: bool,
+    pub(super) evidence_erased: bool,
 }
 
-/// All of it, oldest first.
-pub(super) fn timeline<S: Inspect>(
+/// The timeline, oldest entry first.
+pub(super) fn timeline<S: Store>(
     store: &S,
     record: &Record,
     entries: &[Entry],
     now: Timestamp,
-) -> Vec<Moment> {
-    let plain = |class, sign, title, at, attempt, actor| Moment {
+) -> Vec<TimelineEntry> {
+    let entry = |class, sign, title, at, attempt, actor| TimelineEntry {
         class,
         sign,
         title,
-        when: When::new(at, now),
+        at: TimeLabel::new(at, now),
         attempt,
         actor: Text::line(actor),
         code: None,
         meaning: None,
         reason: None,
         evidence: None,
-        erased: false,
+        evidence_erased: false,
     };
-    let mut moments = vec![plain(
+    let mut timeline = vec![entry(
         "running",
         "◐",
-        "Created, and executing",
+        "Created; executing",
         record.created_at,
         1,
         CLIENT,
     )];
-    let mut told: Vec<_> = entries
+    let mut history: Vec<_> = entries
         .iter()
-        .map(|entry| (entry.note.at, moment(store, record, entry, now)))
+        .map(|entry| (entry.note.at, history_entry(store, record, entry, now)))
         .collect();
-    if let Some(at) = ended(record, entries) {
-        let end = plain("good", "✓", "Completed", at, record.attempt, EXECUTOR);
-        // Behind what was told before it, and before what came of it later.
-        let place = told.partition_point(|(told_at, _)| *told_at <= at);
-        told.insert(place, (at, end));
+    if let Some(at) = completed_at(record, entries) {
+        let completed = entry("good", "✓", "Completed", at, record.attempt, EXECUTOR);
+        let position = history.partition_point(|(entry_at, _)| *entry_at <= at);
+        history.insert(position, (at, completed));
     }
-    moments.extend(told.into_iter().map(|(_, moment)| moment));
-    moments
+    timeline.extend(history.into_iter().map(|(_, entry)| entry));
+    timeline
 }
 
-/// When the executor said how it ended, where the history has no entry for that.
-fn ended(record: &Record, entries: &[Entry]) -> Option<Timestamp> {
-    let told = |entry: &Entry| {
+/// The time of an ordinary completion, for which the history has no entry.
+fn completed_at(record: &Record, entries: &[Entry]) -> Option<Timestamp> {
+    let has_entry = |entry: &Entry| {
         matches!(
             entry.note.what,
-            What::CompletedLate | What::ResolvedCompleted
+            EntryKind::CompletedLate | EntryKind::ResolvedCompleted
         )
     };
     match &record.state {
-        State::Completed(completed) if !entries.iter().any(told) => Some(completed.completed_at),
+        State::Completed(completed) if !entries.iter().any(has_entry) => {
+            Some(completed.completed_at)
+        }
         State::Completed(_)
         | State::InProgress(_)
         | State::FailedRetryable { .. }
@@ -81,46 +81,51 @@ fn ended(record: &Record, entries: &[Entry]) -> Option<Timestamp> {
     }
 }
 
-fn moment<S: Inspect>(store: &S, record: &Record, entry: &Entry, now: Timestamp) -> Moment {
+fn history_entry<S: Store>(
+    store: &S,
+    record: &Record,
+    entry: &Entry,
+    now: Timestamp,
+) -> TimelineEntry {
     let note = &entry.note;
-    let (class, sign, title) = words(note.what);
-    Moment {
+    let (class, sign, title) = label(note.what);
+    TimelineEntry {
         class,
         sign,
         title,
-        when: When::new(note.at, now),
+        at: TimeLabel::new(note.at, now),
         attempt: note.attempt,
         actor: Text::line(&note.actor),
         meaning: note.code.as_ref().and_then(meaning),
         code: note.code.as_ref().map(|code| Text::line(code.as_str())),
         reason: note.reason.as_deref().map(Text::line),
         evidence: evidence(store, record, entry),
-        erased: note.evidence.is_none() && entry.evidence_hash.is_some(),
+        evidence_erased: note.evidence.is_none() && entry.evidence_hash.is_some(),
     }
 }
 
-/// What was seen, as text.
-pub(super) fn evidence<S: Inspect>(store: &S, record: &Record, entry: &Entry) -> Option<Text> {
+/// The evidence of an entry as text.
+pub(super) fn evidence<S: Store>(store: &S, record: &Record, entry: &Entry) -> Option<Text> {
     let evidence = entry.note.evidence.clone()?;
-    Some(match store.reveal(record.id, evidence) {
+    Some(match store.decrypt_evidence(record.id, evidence) {
         Ok(evidence) => Text::block(&String::from_utf8_lossy(&evidence)),
-        Err(error) => Text::line(&format!("(cannot be read: {error})")),
+        Err(error) => Text::line(&format!("(unreadable: {error})")),
     })
 }
 
-fn words(what: What) -> (&'static str, &'static str, &'static str) {
+fn label(what: EntryKind) -> (&'static str, &'static str, &'static str) {
     match what {
-        What::Unknown => ("doubt", "?", "The outcome became unknown"),
-        What::Released => ("open", "↻", "Handed back: nothing had happened"),
-        What::Reattempted => ("running", "◐", "Attempted again"),
-        What::Resumed => ("running", "◐", "Resumed from a recovery point"),
-        What::CompletedLate => ("good", "✓", "Completed after all, by the first executor"),
-        What::Asked => ("remark", "·", "Asked, and not settled"),
-        What::ResolvedCompleted => ("good", "✓", "Found out: it had ended"),
-        What::ResolvedNotExecuted => ("open", "↻", "Found out: nothing had happened"),
-        What::DeadLettered => ("bad", "!", "Set aside for a person"),
-        What::Erased => ("gone", "○", "Response erased"),
-        What::Revealed => ("remark", "·", "Response shown to a person"),
-        What::Fenced => ("bad", "!", "An attempt that had lost its turn was refused"),
+        EntryKind::Unknown => ("doubt", "?", "Outcome unknown"),
+        EntryKind::Released => ("open", "↻", "Released: not executed"),
+        EntryKind::Reattempted => ("running", "◐", "New attempt"),
+        EntryKind::Resumed => ("running", "◐", "Resumed from a recovery point"),
+        EntryKind::CompletedLate => ("good", "✓", "Completed late by the original attempt"),
+        EntryKind::Asked => ("remark", "·", "Reconciled: still unknown"),
+        EntryKind::ResolvedCompleted => ("good", "✓", "Resolved: completed"),
+        EntryKind::ResolvedNotExecuted => ("open", "↻", "Resolved: not executed"),
+        EntryKind::DeadLettered => ("bad", "!", "Dead-lettered: needs an operator"),
+        EntryKind::Erased => ("gone", "○", "Response erased"),
+        EntryKind::Revealed => ("remark", "·", "Response revealed"),
+        EntryKind::Fenced => ("bad", "!", "Write of a superseded attempt refused (fenced)"),
     }
 }

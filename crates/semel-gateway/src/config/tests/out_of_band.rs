@@ -1,4 +1,4 @@
-//! `[route.reconcile]` and `[[webhook]]`: what is read, and what is refused.
+//! `[route.reconcile]` and `[[webhook]]`: valid and invalid settings.
 
 use super::*;
 
@@ -64,7 +64,7 @@ fn every_key_of_a_reconciled_route_is_read() {
     assert_eq!((rules.attempts, rules.timeout), (3, seconds(4)));
     assert_eq!(rules.authorization.as_ref().unwrap(), "Bearer s3cret-token");
     assert!(!format!("{config:?}").contains("s3cret"));
-    // By a key alone, where there is one tenant.
+    // A key alone is enough if there is one tenant.
     let text = reconcile("poll = \"GET /by/{key}\"\ncompleted = 200");
     read(&format!("tenant.from = \"none\"\n{text}")).unwrap();
     read(&reconcile(
@@ -100,15 +100,18 @@ fn every_key_of_a_webhook_is_read() {
         (rules.status, &rules.statuses[..]),
         (201, &[("paid".into(), 202)][..])
     );
-    assert_eq!(rules.find, Find::Resource("/r".parse().unwrap()));
+    assert_eq!(
+        rules.selector,
+        RecordSelector::Resource("/r".parse().unwrap())
+    );
     let rules = two.source.rules();
     assert_eq!((&rules.completed, rules.status), (&None, 200));
-    let find = Find::Key {
+    let find = RecordSelector::Key {
         key: "/k".parse().unwrap(),
-        tenant: TenantName::At("/t".parse().unwrap()),
+        tenant: TenantSelector::At("/t".parse().unwrap()),
         operations: vec!["pay".into(), "refund".into()],
     };
-    assert_eq!(rules.find, find);
+    assert_eq!(rules.selector, find);
     let shown = format!("{config:?}");
     assert!(
         !shown.contains("0123456789abcdef") && !shown.contains("MDEy"),
@@ -123,15 +126,15 @@ fn every_key_of_a_webhook_is_read() {
         )
     ))
     .unwrap();
-    let find = Find::Key {
+    let find = RecordSelector::Key {
         key: "/k".parse().unwrap(),
-        tenant: TenantName::Fixed("default".into()),
+        tenant: TenantSelector::Fixed("default".into()),
         operations: vec!["pay".into()],
     };
-    assert_eq!(only.webhooks[0].source.rules().find, find);
+    assert_eq!(only.webhooks[0].source.rules().selector, find);
 }
 
-/// What follows the head of a reconciled route, on line 5 and below; what is wrong with it.
+/// The rest of a `[route.reconcile]` table, from line 5 on, and its problems.
 const WRONG_RECONCILE: &[(&str, &[(&str, &str)])] = &[
     (
         "",
@@ -153,15 +156,15 @@ const WRONG_RECONCILE: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "poll = \"POST /a/{operation_id}\"\ncompleted = 200",
-        &[("5:8", "the method is GET")],
+        &[("5:8", "the method must be GET")],
     ),
     (
         "poll = \"GET a/{operation_id}\"\ncompleted = 200",
-        &[("5:8", "neither `/` nor")],
+        &[("5:8", "must begin with `/`")],
     ),
     (
         "poll = \"GET ftp://a/{operation_id}\"\ncompleted = 200",
-        &[("5:8", "neither `/` nor")],
+        &[("5:8", "must begin with `/`")],
     ),
     (
         "poll = \"GET //a/{operation_id}\"\ncompleted = 200",
@@ -177,7 +180,7 @@ const WRONG_RECONCILE: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "poll = \"GET http://{tenant}.a/{operation_id}\"\ncompleted = 200",
-        &[("5:8", "the host cannot come from an operation")],
+        &[("5:8", "the host must not contain placeholders")],
     ),
     (
         "poll = \"GET http://u:p@a/{operation_id}\"\ncompleted = 200",
@@ -195,7 +198,7 @@ const WRONG_RECONCILE: &[(&str, &[(&str, &str)])] = &[
         "poll = \"GET /{id}/{operation_id}\"\ncompleted = 200",
         &[(
             "5:8",
-            "{id} is none of {operation_id}, {key}, {downstream_key}, {tenant}",
+            "unknown placeholder {id}; use one of {operation_id}, {key}, {downstream_key}, {tenant}",
         )],
     ),
     (
@@ -208,7 +211,7 @@ const WRONG_RECONCILE: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "poll = \"GET /{operation_id}#a\"\ncompleted = 200",
-        &[("5:8", "no `#`")],
+        &[("5:8", "without `#`")],
     ),
     (
         "poll = \"GET /a b/{operation_id}\"\ncompleted = 200",
@@ -216,11 +219,11 @@ const WRONG_RECONCILE: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "poll = \"GET /latest\"\ncompleted = 200",
-        &[("5:8", "the same for all operations")],
+        &[("5:8", "the same request for all operations")],
     ),
     (
         "poll = \"GET /{tenant}\"\ncompleted = 200",
-        &[("5:8", "the same for all operations")],
+        &[("5:8", "the same request for all operations")],
     ),
     (
         "poll = \"GET /{key}\"\ncompleted = 200",
@@ -228,14 +231,14 @@ const WRONG_RECONCILE: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "poll = \"GET /{operation_id}\"\ncompleted = []",
-        &[("6:13", "names no status")],
+        &[("6:13", "has no status")],
     ),
     (
         "poll = \"GET /{operation_id}\"\ncompleted = [\"20\", 600, true]",
         &[
-            ("6:14", "no status"),
-            ("6:20", "no status"),
-            ("6:25", "this is a boolean"),
+            ("6:14", "invalid status"),
+            ("6:20", "invalid status"),
+            ("6:25", "not a boolean"),
         ],
     ),
     (
@@ -244,15 +247,18 @@ const WRONG_RECONCILE: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "poll = \"GET /{operation_id}\"\ncompleted = [200, 404]\nnot_executed = \"404\"",
-        &[("7:16", "both that it happened and that it did not")],
+        &[("7:16", "in both `completed` and `not_executed`")],
     ),
     (
         "poll = \"GET /{operation_id}\"\ncompleted = 200\nstatus_from = { 201 = 200, 200 = 99 }",
-        &[("7:17", "not among `completed`"), ("7:34", "no status")],
+        &[
+            ("7:17", "is not in `completed`"),
+            ("7:34", "invalid status"),
+        ],
     ),
     (
         "poll = \"GET /{operation_id}\"\ncompleted = 200\nstatus_from = [201]",
-        &[("7:15", "this is an array")],
+        &[("7:15", "not an array")],
     ),
     (
         "poll = \"GET /{operation_id}\"\ncompleted = 200\ndownstream_idempotent = true",
@@ -262,7 +268,7 @@ const WRONG_RECONCILE: &[(&str, &[(&str, &str)])] = &[
         "poll = \"GET /{operation_id}\"\ncompleted = 200\nevery = \"1h\"",
         &[(
             "7:9",
-            "`every` (1h) is longer than `max_every` (10m), its default",
+            "`every` (1h) is longer than `max_every` (10m), the default",
         )],
     ),
     (
@@ -279,7 +285,7 @@ const WRONG_RECONCILE: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "poll = \"GET /{operation_id}\"\ncompleted = 200\nauthorization_env = \"NONE\"",
-        &[("7:21", "no variable NONE")],
+        &[("7:21", "NONE is not set")],
     ),
     (
         "poll = \"GET /{operation_id}\"\ncompleted = 200\nauthorization_env = \"EMPTY\"",
@@ -287,21 +293,18 @@ const WRONG_RECONCILE: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "poll = \"GET /{operation_id}\"\ncompleted = 200\nauthorization_env = \"BLANK\"",
-        &[("7:21", "cannot be sent")],
+        &[("7:21", "not a valid header value")],
     ),
-    // One way for one operation.
+    // An operation is reconciled by one route.
     (
         "poll = \"GET /{operation_id}\"\ncompleted = 200\n[[route]]\nmatch = \"POST /b\"\n\
          operation = \"a\"\nreconcile = { poll = \"GET /{operation_id}\", completed = 200 }",
-        &[("10:1", "reconciled by another route already")],
+        &[("10:1", "already reconciled by another route")],
     ),
     (
         "poll = \"GET /{operation_id}\"\ncompleted = 200\n[[route]]\nmatch = \"POST /b\"\n\
          reconcile = { poll = \"GET /{operation_id}\", completed = 200 }",
-        &[(
-            "9:1",
-            "a route without a name has an operation for each path",
-        )],
+        &[("9:1", "needs a named operation")],
     ),
     (
         "poll = \"GET /{operation_id}\"\ncompleted = 200\n[[route]]\nmatch = \"POST /b\"\n\
@@ -313,7 +316,7 @@ const WRONG_RECONCILE: &[(&str, &[(&str, &str)])] = &[
 const FIND: &str = "operation_id = \"/o\"\n";
 const PAID: &str = "completed = { pointer = \"/t\", equals = \"paid\" }\n";
 
-/// What follows the head of a webhook, on line 6 and below; what is wrong with it.
+/// The rest of a `[[webhook]]` table, from line 6 on, and its problems.
 #[allow(clippy::too_many_lines, reason = "a table")]
 fn wrong_webhooks() -> Vec<(String, Vec<(&'static str, &'static str)>)> {
     let standard = |rest: &str| format!("scheme = \"standard\"\nsecret_env = \"A\"\n{rest}");
@@ -324,10 +327,10 @@ fn wrong_webhooks() -> Vec<(String, Vec<(&'static str, &'static str)>)> {
         (
             String::new(),
             vec![
-                ("4:1", "neither which events"),
+                ("4:1", "neither `completed` nor"),
                 ("4:1", "no `scheme`"),
-                ("4:1", "which operation an event is about"),
-                ("4:1", "without a secret anybody"),
+                ("4:1", "how to find the operation"),
+                ("4:1", "no secret to verify"),
             ],
         ),
         (
@@ -341,22 +344,19 @@ fn wrong_webhooks() -> Vec<(String, Vec<(&'static str, &'static str)>)> {
         // Secrets.
         (
             format!("scheme = \"standard\"\nsecret_env = \"NONE\"\n{right}"),
-            vec![("7:14", "no variable NONE")],
+            vec![("7:14", "NONE is not set")],
         ),
         (
             format!("scheme = \"standard\"\nsecret_env = [\"A\", \"EMPTY\"]\n{right}"),
-            vec![(
-                "7:20",
-                "the variable EMPTY: the secret is empty: anybody could sign",
-            )],
+            vec![("7:20", "environment variable EMPTY: the secret is empty")],
         ),
         (
             format!("scheme = \"standard\"\nsecret_env = \"SHORT\"\n{right}"),
-            vec![("7:14", "the variable SHORT: the secret has 4 bytes")],
+            vec![("7:14", "environment variable SHORT: the secret has 4 bytes")],
         ),
         (
             format!("scheme = \"stripe\"\nsecret_env = \"BLANK\"\n{right}"),
-            vec![("7:14", "ends with a blank or a line break")],
+            vec![("7:14", "begins or ends with whitespace")],
         ),
         (
             format!("scheme = \"standard\"\nsecret_env = \"TOKEN\"\n{right}"),
@@ -364,7 +364,7 @@ fn wrong_webhooks() -> Vec<(String, Vec<(&'static str, &'static str)>)> {
         ),
         (
             format!("scheme = \"standard\"\nsecret_env = []\n{right}"),
-            vec![("7:1", "1 to 8 secrets, and this has 0")],
+            vec![("7:1", "1 to 8 secrets, found 0")],
         ),
         (
             format!("scheme = \"standard\"\nsecret_file = \"/nowhere\"\n{right}"),
@@ -381,7 +381,10 @@ fn wrong_webhooks() -> Vec<(String, Vec<(&'static str, &'static str)>)> {
         (hmac(""), vec![("4:1", "needs an `event_id`")]),
         (
             hmac("event_id = \"id\"\nsignature_header = \"a b\""),
-            vec![("10:12", "begin it with `/`"), ("11:20", "no header name")],
+            vec![
+                ("10:12", "begin it with `/`"),
+                ("11:20", "invalid header name"),
+            ],
         ),
         (
             hmac("event_id = \"/id\"\ntolerance = \"1m\""),
@@ -389,20 +392,20 @@ fn wrong_webhooks() -> Vec<(String, Vec<(&'static str, &'static str)>)> {
         ),
         (
             hmac("event_id = \"/id\"\ntimestamp_header = \"x-signature\""),
-            vec![("11:20", "in two headers")],
+            vec![("11:20", "must differ")],
         ),
         (
             complete("tolerance = \"0s\""),
             vec![("10:13", "longer than zero")],
         ),
-        // Which operation.
+        // How the operation is found.
         (
             standard(&format!("{PAID}operation_id = \"\"")),
             vec![("9:16", "the whole event")],
         ),
         (
             complete("resource_id = \"/r\""),
-            vec![("10:1", "keep one of them")],
+            vec![("10:1", "use only one of")],
         ),
         (
             standard(&format!("{PAID}key = \"/k\"")),
@@ -416,8 +419,8 @@ fn wrong_webhooks() -> Vec<(String, Vec<(&'static str, &'static str)>)> {
             complete("operation = \"pai\""),
             vec![("10:13", "did you mean \"pay\"?")],
         ),
-        // What events say.
-        (standard(FIND), vec![("4:1", "neither which events")]),
+        // What events mean.
+        (standard(FIND), vec![("4:1", "neither `completed` nor")]),
         (
             standard(&format!("{FIND}completed = {{ pointer = \"/t\" }}")),
             vec![("9:13", "`completed` has no `equals`")],
@@ -430,13 +433,13 @@ fn wrong_webhooks() -> Vec<(String, Vec<(&'static str, &'static str)>)> {
         ),
         (
             complete("not_executed = { pointer = \"/t\", equals = [\"no\", \"paid\"] }"),
-            vec![("10:50", "both that it happened and that it did not")],
+            vec![("10:50", "in both `completed` and `not_executed`")],
         ),
         (
             complete("statuses = { declined = 402, paid = 99 }"),
             vec![
-                ("10:14", "not among the values of `completed`"),
-                ("10:37", "no status"),
+                ("10:14", "is not a value of `completed`"),
+                ("10:37", "invalid status"),
             ],
         ),
         (
@@ -454,13 +457,13 @@ fn wrong_webhooks() -> Vec<(String, Vec<(&'static str, &'static str)>)> {
             complete(&format!(
                 "[[webhook]]\nsource = \"psp\"\nscheme = \"stripe\"\nsecret_env = \"A\"\n{right}"
             )),
-            vec![("11:10", "there is a source \"psp\" already")],
+            vec![("11:10", "duplicate source \"psp\"")],
         ),
         (
             complete(&format!(
                 "[[webhook]]\nsource = \"a/b\"\nscheme = \"stripe\"\nsecret_env = \"A\"\n{right}"
             )),
-            vec![("11:10", "no name of a source")],
+            vec![("11:10", "invalid source name")],
         ),
     ]
 }
@@ -470,11 +473,11 @@ fn check(text: &str, expected: &[(&str, &str)]) -> Option<String> {
         Ok(_) => vec![],
         Err(report) => report.problems().iter().map(ToString::to_string).collect(),
     };
-    found.sort_by(|a, b| place(a).cmp(&place(b)).then_with(|| a.cmp(b)));
+    found.sort_by(|a, b| location(a).cmp(&location(b)).then_with(|| a.cmp(b)));
     let fits = found.len() == expected.len()
-        && expected.iter().all(|(place, part)| {
+        && expected.iter().all(|(location, part)| {
             found.iter().any(|found| {
-                found.starts_with(&format!("semel.toml:{place}: ")) && found.contains(part)
+                found.starts_with(&format!("semel.toml:{location}: ")) && found.contains(part)
             })
         });
     let leaks = found
@@ -483,13 +486,13 @@ fn check(text: &str, expected: &[(&str, &str)]) -> Option<String> {
     (!fits || leaks).then(|| format!("{text}\n  expected {expected:?}\n  found {found:#?}"))
 }
 
-fn place(problem: &str) -> Vec<usize> {
+fn location(problem: &str) -> Vec<usize> {
     let parts = problem.split(':').skip(1).take(2);
     parts.filter_map(|part| part.parse().ok()).collect()
 }
 
 #[test]
-fn each_problem_is_named_at_its_place() {
+fn each_problem_is_reported_at_its_location() {
     let reconciled = WRONG_RECONCILE
         .iter()
         .filter_map(|(rest, expected)| check(&reconcile(rest), expected));
@@ -504,7 +507,7 @@ fn each_problem_is_named_at_its_place() {
 }
 
 #[test]
-fn a_key_without_a_named_operation_finds_nothing() {
+fn a_webhook_key_needs_a_named_operation() {
     let text = "[[webhook]]\nsource = \"a\"\nscheme = \"stripe\"\nsecret_env = \"A\"\nkey = \"/k\"\n\
                 tenant = \"/t\"\ncompleted = { pointer = \"/t\", equals = \"paid\" }";
     let expected = [("5:1", "no route has an `operation`")];
@@ -519,7 +522,7 @@ fn a_key_without_a_named_operation_finds_nothing() {
 }
 
 #[test]
-fn encryption_keys_come_from_a_file_or_the_environment_and_never_from_the_text() {
+fn encryption_keys_come_from_a_file_or_the_environment_only() {
     const FILE: &str = "file:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     const VARIABLE: &str = "variable:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
     let directory = tempfile::tempdir().unwrap();

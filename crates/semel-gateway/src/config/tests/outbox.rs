@@ -1,4 +1,4 @@
-//! `[outbox]`: what is read, and what is refused.
+//! `[outbox]`: valid and invalid settings.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn outbox(rest: &str) -> OutboxConfig {
 }
 
 #[test]
-fn without_the_table_nothing_goes_out() {
+fn without_the_table_there_is_no_outbox() {
     assert_eq!(read("").unwrap().outbox, None);
 }
 
@@ -71,7 +71,7 @@ fn each_broker_has_keys_of_its_own() {
     let Destination::Http { secrets, .. } = config.to else {
         panic!("{config:?}");
     };
-    let secrets: Vec<_> = secrets.iter().map(Hidden::expose).collect();
+    let secrets: Vec<_> = secrets.iter().map(SigningSecret::expose).collect();
     assert_eq!(secrets, [VARIABLES[1].1, VARIABLES[0].1]);
 
     let config = outbox("to_env = \"BROKER\"");
@@ -79,34 +79,37 @@ fn each_broker_has_keys_of_its_own() {
     assert!(matches!(config.to, Destination::Nats { .. }), "{config:?}");
 }
 
-/// The rest of the table, and all that is wrong with it: place and a part of the message.
+/// The rest of the table, and all its problems: location and a part of the message.
 const WRONG: &[(&str, &[(&str, &str)])] = &[
-    ("", &[("1:1", "does not say where events go")]),
-    ("max_tries = 3", &[("1:1", "does not say where events go")]),
+    ("", &[("1:1", "has no destination")]),
+    ("max_tries = 3", &[("1:1", "has no destination")]),
     (
         "to = \"kafka://b\"",
-        &[("2:6", "there is no broker `kafka://`")],
+        &[("2:6", "unknown broker scheme `kafka://`")],
     ),
-    ("to = \"broker\"", &[("2:6", "no address of a broker")]),
+    ("to = \"broker\"", &[("2:6", "invalid broker address")]),
     ("to = \"nats://\"", &[("2:6", "has no host")]),
-    ("to = 1", &[("2:6", "`to` is a string")]),
+    ("to = 1", &[("2:6", "`to` must be a string")]),
     (
         "to = \"nats://b\"\nto_env = \"BROKER\"",
         &[("3:1", "`to` or `to_env`, not both")],
     ),
     (
         "to_env = \"MISSING\"",
-        &[("2:10", "the environment has no variable MISSING")],
+        &[("2:10", "environment variable MISSING is not set")],
     ),
     (
         "to_env = \"NOT_A_BROKER\"",
-        &[("2:10", "the variable NOT_A_BROKER: this is no address")],
+        &[(
+            "2:10",
+            "environment variable NOT_A_BROKER: invalid broker address",
+        )],
     ),
     (
         "to = \"nats://b\"\nexchange = \"e\"\nsecret_env = \"SECRET\"",
         &[
-            ("3:1", "`exchange` is for `to = \"amqp://…\"`"),
-            ("4:1", "`secret_env` is for `to = \"https://…\"`"),
+            ("3:1", "`exchange` applies to `to = \"amqp://…\"`"),
+            ("4:1", "`secret_env` applies to `to = \"https://…\"`"),
         ],
     ),
     (
@@ -118,11 +121,11 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "to = \"nats://b\"\nsubject = \"{kind}\"",
-        &[("3:11", "its first level is a word of its own")],
+        &[("3:11", "the first level must be literal")],
     ),
     (
         "to = \"nats://b\"\nsubject = \"$JS.{kind}\"",
-        &[("3:11", "its first level is a word of its own")],
+        &[("3:11", "the first level must be literal")],
     ),
     (
         "to = \"nats://b\"\nsubject = \"a.*\"",
@@ -138,7 +141,7 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "to = \"nats://b\"\nstream = \"a.b\"",
-        &[("3:10", "cannot be the name of the stream")],
+        &[("3:10", "invalid stream name")],
     ),
     (
         "to = \"amqp://b\"",
@@ -146,20 +149,20 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "to = \"amqp://b\"\nexchange = \"\"",
-        &[("3:12", "cannot be the name of the exchange")],
+        &[("3:12", "invalid exchange name")],
     ),
-    ("to = \"http://h\"", &[("1:1", "without a secret")]),
+    ("to = \"http://h\"", &[("1:1", "no secret to sign")]),
     (
         "to = \"http://u@h\"\nsecret_env = \"SECRET\"",
-        &[("2:6", "has a user")],
+        &[("2:6", "remove the user")],
     ),
     (
         "to = \"http://h\"\nsecret_env = \"MISSING\"",
-        &[("3:14", "the environment has no variable MISSING")],
+        &[("3:14", "environment variable MISSING is not set")],
     ),
     (
         "to = \"http://h\"\nsecret_env = \"SHORT\"",
-        &[("3:14", "the variable SHORT")],
+        &[("3:14", "environment variable SHORT")],
     ),
     (
         "to = \"nats://b\"\nmax_tries = 0",
@@ -172,7 +175,7 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
 ];
 
 #[test]
-fn what_cannot_work_is_refused_where_it_is_written() {
+fn each_problem_is_reported_at_its_location() {
     for (rest, expected) in WRONG {
         let report = read(&format!("[outbox]\n{rest}")).unwrap_err();
         let shown = report.to_string();
@@ -185,15 +188,18 @@ fn what_cannot_work_is_refused_where_it_is_written() {
             })
             .collect();
         assert_eq!(found.len(), expected.len(), "{rest:?}: {shown}");
-        for ((place, message), (at, part)) in found.iter().zip(*expected) {
-            assert!(place == at && message.contains(part), "{rest:?}: {shown}");
+        for ((found_at, message), (location, part)) in found.iter().zip(*expected) {
+            assert!(
+                found_at == location && message.contains(part),
+                "{rest:?}: {shown}"
+            );
         }
         assert!(!shown.contains("s3cret"), "{shown}");
     }
 }
 
 #[test]
-fn a_store_that_forgets_has_no_outbox() {
+fn the_memory_store_has_no_outbox() {
     let flags = Flags {
         upstream: Some("http://app".parse().unwrap()),
         store: Some(StoreUrl::Memory),
@@ -202,5 +208,8 @@ fn a_store_that_forgets_has_no_outbox() {
     };
     let text = "[outbox]\nto = \"nats://broker\"";
     let report = load_with(text, flags, &[]).unwrap_err();
-    assert!(report.to_string().contains("`memory:` is none"), "{report}");
+    assert!(
+        report.to_string().contains("instead of `memory:`"),
+        "{report}"
+    );
 }

@@ -1,14 +1,14 @@
-//! What is refused, where, and in which words. Each line of a text is one line of the file.
+//! Invalid configurations: the location and text of each problem.
 
 use super::*;
 
-/// Texts, and all that is wrong with them: place and a part of the message.
+/// Files, and all their problems: location and a part of the message.
 const WRONG: &[(&str, &[(&str, &str)])] = &[
     // Syntax: all of it, and nothing else.
-    ("listen = ", &[("1:10", "not TOML")]),
+    ("listen = ", &[("1:10", "invalid TOML")]),
     (
         "a = 'x\nb = \"y",
-        &[("1:7", "not TOML"), ("2:7", "not TOML")],
+        &[("1:7", "invalid TOML"), ("2:7", "invalid TOML")],
     ),
     (
         "drain = \"1s\"\ndrain = \"1s\"",
@@ -52,24 +52,24 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     // Types.
     (
         "listen = 8080",
-        &[("1:10", "`listen` is a string, and this is an integer")],
+        &[("1:10", "`listen` must be a string, not an integer")],
     ),
     (
         "lenient = \"yes\"",
-        &[("1:11", "`lenient` is true or false, and this is a string")],
+        &[("1:11", "`lenient` must be true or false, not a string")],
     ),
-    ("policy = 1", &[("1:10", "`policy` is a table")]),
+    ("policy = 1", &[("1:10", "`policy` must be a table")]),
     (
         "[route]\nmatch = \"POST /a\"",
         &[("1:1", "double brackets")],
     ),
     (
         "[policy]\nlease = 30",
-        &[("2:9", "`lease` is a string, and this is an integer")],
+        &[("2:9", "`lease` must be a string, not an integer")],
     ),
     (
         "[limits]\nmax_connections = 1.5",
-        &[("2:19", "a whole number, and this is a float")],
+        &[("2:19", "an integer, not a float")],
     ),
     ("[limits]\nmax_connections = 0", &[("2:19", "from 1 to")]),
     ("[limits]\nmax_connections = -1", &[("2:19", "from 1 to")]),
@@ -79,17 +79,26 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "[[route]]\nmatch = \"POST /a\"\nstore_headers = [1, \"X Y\"]",
-        &[("3:18", "an array of strings"), ("3:21", "no header name")],
+        &[
+            ("3:18", "an array of strings"),
+            ("3:21", "invalid header name"),
+        ],
     ),
     // Durations and sizes.
-    ("[policy]\nlease = \"30\"", &[("2:9", "it has no unit")]),
+    (
+        "[policy]\nlease = \"30\"",
+        &[(
+            "2:9",
+            "invalid duration \"30\": add a unit, for example \"30s\"",
+        )],
+    ),
     (
         "[policy]\nlease = \"-30s\"",
-        &[("2:9", "does not begin with a digit")],
+        &[("2:9", "begin with a number")],
     ),
     (
         "[policy]\nretention = \"1 week\"",
-        &[("2:13", "the unit is unknown")],
+        &[("2:13", "unknown unit \" week\"")],
     ),
     (
         "[policy]\nlease = \"0s\"",
@@ -103,7 +112,10 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
         "[policy]\ntombstone = \"0s\"",
         &[("2:13", "expiry = \"delete\"")],
     ),
-    ("[policy]\nmax_request = \"8M\"", &[("2:15", "is no size")]),
+    (
+        "[policy]\nmax_request = \"8M\"",
+        &[("2:15", "invalid size \"8M\": unknown unit")],
+    ),
     (
         "[policy]\nmax_request = \"1GiB\"",
         &[("2:15", "at most 268435456 bytes")],
@@ -112,11 +124,11 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
         "[limits]\nheader_timeout = \"0s\"",
         &[("2:18", "longer than zero")],
     ),
-    // Words.
+    // Names.
     ("dialect = \"itef\"", &[("1:11", "did you mean \"ietf\"?")]),
     (
         "[policy]\nexpiry = \"keep\"",
-        &[("2:10", "none of \"tombstone\", \"delete\"")],
+        &[("2:10", "use one of \"tombstone\", \"delete\"")],
     ),
     (
         "[policy]\nstale = \"resume\"",
@@ -129,22 +141,22 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     // Addresses and stores.
     (
         "listen = \"localhost:8080\"",
-        &[("1:10", "no address to listen on")],
+        &[("1:10", "invalid listen address")],
     ),
     (
         "upstream = \"ftp://a\"",
-        &[("1:12", "the scheme is neither http nor https")],
+        &[("1:12", "the scheme must be http or https")],
     ),
-    ("store = \"postgres:\"", &[("1:9", "names no database")]),
+    ("store = \"postgres:\"", &[("1:9", "no host and database")]),
     (
         "cache = \"redis://a\"",
-        &[("1:9", "is for processes that share a store in PostgreSQL")],
+        &[("1:9", "needs a PostgreSQL store")],
     ),
     (
         "store = \"postgres://a/b\"\ncache = \"a\"",
-        &[("2:9", "no address of a cache")],
+        &[("2:9", "invalid cache URL")],
     ),
-    ("store = \"memory:\"", &[("1:9", "forgets every operation")]),
+    ("store = \"memory:\"", &[("1:9", "loses all records")]),
     (
         "[admin]\nlisten = \"0.0.0.0:1\"",
         &[("2:10", "set SEMEL_ADMIN_TOKEN or `[admin] token_file`")],
@@ -167,25 +179,25 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "[admin]\nsecure_cookie = true",
-        &[("2:17", "no cookie without an admin token")],
+        &[("2:17", "no effect without an admin token")],
     ),
     (
         "[admin]\nsecure_cookie = 1",
-        &[("2:17", "`secure_cookie` is true or false")],
+        &[("2:17", "`secure_cookie` must be true or false")],
     ),
     // Headers.
     (
         "header = \"Idempotency Key\"",
-        &[("1:10", "no header name")],
+        &[("1:10", "invalid header name")],
     ),
-    ("header = \"Authorization\"", &[("1:10", "another meaning")]),
+    ("header = \"Authorization\"", &[("1:10", "is reserved")]),
     (
         "header = \"Idempotent-Replayed\"",
-        &[("1:10", "are the same")],
+        &[("1:10", "must differ")],
     ),
     (
         "dialect = \"stripe\"\nlenient = true",
-        &[("2:11", "`lenient` is for `dialect = \"ietf\"`")],
+        &[("2:11", "`lenient` applies to `dialect = \"ietf\"`")],
     ),
     (
         "[[route]]\nmatch = \"POST /a\"\nstore_headers = [\"Date\", \"Set-Cookie\", \"Proxy-X\", \"ETag\"]",
@@ -210,21 +222,27 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     // Tenants.
     (
         "[tenant]\nfrom = \"cookie\"",
-        &[("2:8", "no source of tenants")],
+        &[("2:8", "invalid tenant source")],
     ),
-    ("[tenant]\nfrom = \"header:\"", &[("2:8", "no header name")]),
+    (
+        "[tenant]\nfrom = \"header:\"",
+        &[("2:8", "invalid header name")],
+    ),
     (
         "[tenant]\nfrom = \"header:Authorization\"",
         &[("2:8", "a secret")],
     ),
     (
         "[tenant]\nfrom = \"jwt:\"",
-        &[("2:8", "no source of tenants")],
+        &[("2:8", "invalid tenant source")],
     ),
-    ("[tenant]\nfrom = \"jwt:sub\"", &[("2:8", "without keys")]),
+    (
+        "[tenant]\nfrom = \"jwt:sub\"",
+        &[("2:8", "no keys to verify")],
+    ),
     (
         "[tenant]\nfrom = \"jwt:sub\"\nsecret_env = \"NONE\"",
-        &[("3:14", "no variable NONE")],
+        &[("3:14", "NONE is not set")],
     ),
     (
         "[tenant]\nfrom = \"jwt:sub\"\nsecret_env = \"EMPTY\"",
@@ -236,7 +254,7 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "[tenant]\nfrom = \"jwt:sub\"\njwks_file = \"a\"\nsecret_env = \"b\"",
-        &[("4:14", "keep one of them")],
+        &[("4:14", "not both")],
     ),
     (
         "[tenant]\nfrom = \"none\"\nissuer = \"a\"",
@@ -246,7 +264,10 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
         "[tenant]\naudience = \"a\"",
         &[("2:12", "has no effect here")],
     ),
-    ("[tenant]\naudience = \"\"", &[("2:12", "this is empty")]),
+    (
+        "[tenant]\naudience = \"\"",
+        &[("2:12", "must not be empty")],
+    ),
     // Combinations.
     (
         "[policy]\nretention = \"1h\"\nbody_retention = \"2h\"",
@@ -269,11 +290,11 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "[policy]\nexpiry = \"delete\"\ntombstone = \"1d\"",
-        &[("3:13", "leaves no tombstone")],
+        &[("3:13", "keeps no tombstone")],
     ),
     (
         "[policy]\nexpiry = \"delete\"\non_expired = \"reject\"",
-        &[("3:14", "nothing to reject")],
+        &[("3:14", "nothing that could reject")],
     ),
     (
         "[policy]\nexpiry = \"delete\"\n[[route]]\nmatch = \"POST /a\"\ntombstone = \"1d\"",
@@ -304,32 +325,29 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "[[route]]\nmatch = \"POST /a\"\noperation = \"\"",
-        &[("3:13", "an operation has a name")],
+        &[("3:13", "invalid operation name")],
     ),
     // Patterns.
     (
         "[[route]]\noperation = \"a\"",
-        &[("1:1", "the route has no `match`")],
+        &[("1:1", "[[route]] has no `match`")],
     ),
     (
         "[[route]]\nmatch = \"/a\"",
-        &[("2:9", "write a method, a blank and a path")],
+        &[("2:9", "write a method, a space and a path")],
     ),
-    (
-        "[[route]]\nmatch = \"GET /a\"",
-        &[("2:9", "pass untouched")],
-    ),
+    ("[[route]]\nmatch = \"GET /a\"", &[("2:9", "never guarded")]),
     (
         "[[route]]\nmatch = \"post /a\"",
-        &[("2:9", "none of POST, PATCH, PUT and DELETE")],
+        &[("2:9", "must be POST, PATCH, PUT or DELETE")],
     ),
     (
         "[[route]]\nmatch = \"POST a\"",
-        &[("2:9", "does not begin with `/`")],
+        &[("2:9", "must begin with `/`")],
     ),
     (
         "[[route]]\nmatch = \"POST /a?b\"",
-        &[("2:9", "neither `?` nor `#`")],
+        &[("2:9", "must not contain `?`, `#`")],
     ),
     (
         "[[route]]\nmatch = \"POST /a/{\"",
@@ -341,28 +359,28 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "[[route]]\nmatch = \"POST /.semel/x\"",
-        &[("2:9", "answered by the gateway itself")],
+        &[("2:9", "the gateway answers paths")],
     ),
     (
         "[[route]]\nmatch = \"POST /a\"\n[[route]]\nmatch = \"POST /a\"",
-        &[("4:9", "takes the same requests as \"POST /a\"")],
+        &[("4:9", "matches the same requests as \"POST /a\"")],
     ),
     (
         "[[route]]\nmatch = \"POST /{a}\"\n[[route]]\nmatch = \"POST /{b}\"",
         &[(
             "4:9",
-            "\"POST /{b}\" takes the same requests as \"POST /{a}\"",
+            "\"POST /{b}\" matches the same requests as \"POST /{a}\"",
         )],
     ),
     // Statuses.
     (
         "[[route]]\nmatch = \"POST /a\"\noutcome = { \"50\" = \"unknown\", 103 = \"unknown\", 600 = \"unknown\", 500 = \"done\", 501 = 1 }",
         &[
-            ("3:13", "no status"),
-            ("3:31", "no status"),
-            ("3:48", "no status"),
-            ("3:71", "none of \"completed\""),
-            ("3:85", "is a string"),
+            ("3:13", "invalid status"),
+            ("3:31", "invalid status"),
+            ("3:48", "invalid status"),
+            ("3:71", "use one of \"completed\""),
+            ("3:85", "must be a string"),
         ],
     ),
     // Fingerprints.
@@ -386,7 +404,7 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
         "[[route]]\nmatch = \"POST /a\"\nfingerprint = { defaults = { \"/a\" = 1979-05-27, \"/b\" = nan, \"c\" = 1 } }",
         &[
             ("3:37", "write it as a string"),
-            ("3:56", "no such number"),
+            ("3:56", "cannot represent this number"),
             ("3:61", "begin it with `/`"),
         ],
     ),
@@ -396,7 +414,7 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
         &[
             ("1:10", "a string"),
             ("2:1", "unknown"),
-            ("4:9", "no unit"),
+            ("4:9", "add a unit"),
             ("7:1", "unknown"),
         ],
     ),
@@ -412,7 +430,7 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
 ];
 
 #[test]
-fn each_problem_is_named_at_its_place() {
+fn each_problem_is_reported_at_its_location() {
     let flags = Flags {
         upstream: Some("http://app".parse().unwrap()),
         ..Flags::default()
@@ -424,9 +442,12 @@ fn each_problem_is_named_at_its_place() {
             Err(report) => report.problems().iter().map(ToString::to_string).collect(),
         };
         let fits = found.len() == expected.len()
-            && found.iter().zip(*expected).all(|(found, (place, part))| {
-                found.starts_with(&format!("semel.toml:{place}: ")) && found.contains(part)
-            });
+            && found
+                .iter()
+                .zip(*expected)
+                .all(|(found, (location, part))| {
+                    found.starts_with(&format!("semel.toml:{location}: ")) && found.contains(part)
+                });
         if !fits {
             failures.push(format!(
                 "{text}\n  expected {expected:?}\n  found {found:#?}"
@@ -437,12 +458,12 @@ fn each_problem_is_named_at_its_place() {
 }
 
 #[test]
-fn variables_are_named() {
+fn problems_in_variables_name_the_variable() {
     for (variable, value, part) in [
-        ("SEMEL_LISTEN", "8080", "no address"),
-        ("SEMEL_LISTEN", "", "no address"),
+        ("SEMEL_LISTEN", "8080", "invalid listen address"),
+        ("SEMEL_LISTEN", "", "invalid listen address"),
         ("SEMEL_UPSTREAM", "app", "no scheme"),
-        ("SEMEL_STORE", "postgresql:secret", "names no database"),
+        ("SEMEL_STORE", "postgresql:secret", "no host and database"),
         ("SEMEL_STORE", "memory:", "--allow-volatile"),
         ("SEMEL_ADMIN_LISTEN", "0.0.0.0:1", "SEMEL_ADMIN_TOKEN"),
         ("SEMEL_DIALECT", "strip", "did you mean \"stripe\"?"),
@@ -467,7 +488,7 @@ fn variables_are_named() {
 }
 
 #[test]
-fn flags_are_named() {
+fn problems_in_flags_name_the_flag() {
     let upstream = Some("http://app".parse().unwrap());
     let memory = Flags {
         store: Some(StoreUrl::Memory),

@@ -1,24 +1,24 @@
-//! What events mean.
+//! How events are matched to operations, and what they mean.
 
 use semel_core::fingerprint::Pointer;
-use semel_worker::webhook::{Find, MAX_EQUALS, Match, Rules, TenantName};
+use semel_worker::webhook::{MAX_EQUALS, Match, RecordSelector, Rules, TenantSelector};
 use toml::Spanned;
 
 use super::super::status;
 use super::super::table::{Table, choice};
-use super::Around;
+use super::WebhookContext;
 
-/// The ways to find an operation, by the key that asks for each.
-const WAYS: [&str; 3] = ["operation_id", "key", "resource_id"];
+/// The keys that say how to find the operation of an event.
+const LOOKUP_KEYS: [&str; 3] = ["operation_id", "key", "resource_id"];
 
-/// Reads what events are about, and what they say. All keys are read, whatever is wrong with
-/// some, so that none is called unknown for another's fault.
+/// Reads the operation and the rules. All keys are read even if some are invalid, so that none is
+/// reported as unknown.
 pub(super) fn read(
     table: &mut Table<'_>,
-    around: &Around<'_>,
+    context: &WebhookContext<'_>,
 ) -> (Option<Box<str>>, Option<Rules>) {
     let problems = table.problems;
-    let names: Vec<(&str, &str)> = around
+    let names: Vec<(&str, &str)> = context
         .routes
         .iter()
         .filter_map(|route| route.operation.as_deref())
@@ -26,8 +26,8 @@ pub(super) fn read(
         .collect();
     let operation = table.parsed("operation", |text| {
         choice(text, &names).map_err(|problem| match names.len() {
-            0 => format!("no route has an `operation`, so there is none called {text:?}"),
-            _ => format!("no route has this `operation`: {problem}"),
+            0 => format!("unknown operation {text:?}: no route has an `operation`"),
+            _ => format!("unknown operation: {problem}"),
         })
     });
     let operation: Option<Box<str>> = operation.map(|name| (*name.get_ref()).into());
@@ -35,7 +35,7 @@ pub(super) fn read(
         Some(one) => vec![one.clone()],
         None => distinct(&names),
     };
-    let find = read_find(table, around, operations);
+    let find = read_find(table, context, operations);
 
     let completed = read_match(table, "completed", "`completed`");
     let not_executed = read_match(table, "not_executed", "`not_executed`");
@@ -45,8 +45,8 @@ pub(super) fn read(
     {
         problems.at(
             table.span(),
-            "the webhook says neither which events mean that it happened nor which that it did \
-             not; write `completed = { pointer = \"/type\", equals = [\"payment.succeeded\"] }`",
+            "[[webhook]] has neither `completed` nor `not_executed`: add \
+             `completed = { pointer = \"/type\", equals = [\"payment.succeeded\"] }`",
         );
     }
     if let (Some(completed), Some(not_executed)) = (&completed, &not_executed)
@@ -59,7 +59,7 @@ pub(super) fn read(
                 .any(|other| other.get_ref() == value.get_ref())
             {
                 let message = format!(
-                    "{:?} cannot mean both that it happened and that it did not",
+                    "{:?} must not be in both `completed` and `not_executed`",
                     value.get_ref()
                 );
                 problems.at(value.span(), message);
@@ -69,15 +69,13 @@ pub(super) fn read(
     let response_body = table.parsed("response_body", str::parse::<Pointer>);
     let (status, statuses) = read_statuses(table, completed.as_ref());
     if table.key_span("completed").is_none() {
-        for key in ["response_body", "status", "statuses"] {
-            if let Some(span) = table.key_span(key) {
-                problems.at(span, format!("`{key}` has no effect without `completed`"));
-            }
-        }
+        table.reject(["response_body", "status", "statuses"], |key| {
+            format!("`{key}` has no effect without `completed`")
+        });
     }
     let rules = find.map(|find| Rules {
-        completed: completed.map(Draft::into_match),
-        not_executed: not_executed.map(Draft::into_match),
+        completed: completed.map(SpannedMatch::into_match),
+        not_executed: not_executed.map(SpannedMatch::into_match),
         response_body: response_body.map(Spanned::into_inner),
         status: status.unwrap_or(200),
         statuses,
@@ -95,22 +93,22 @@ fn distinct(names: &[(&str, &str)]) -> Vec<Box<str>> {
 
 fn read_find(
     table: &mut Table<'_>,
-    around: &Around<'_>,
+    context: &WebhookContext<'_>,
     operations: Vec<Box<str>>,
-) -> Option<Find> {
+) -> Option<RecordSelector> {
     let problems = table.problems;
     let [operation_id, key, resource_id] =
-        WAYS.map(|way| table.parsed(way, not_whole).map(Spanned::into_inner));
-    let tenant = table.parsed("tenant", not_whole);
-    let given: Vec<_> = WAYS
+        LOOKUP_KEYS.map(|key| table.parsed(key, inner_pointer).map(Spanned::into_inner));
+    let tenant = table.parsed("tenant", inner_pointer);
+    let given: Vec<_> = LOOKUP_KEYS
         .into_iter()
-        .filter_map(|way| table.key_span(way))
+        .filter_map(|key| table.key_span(key))
         .collect();
     match given.as_slice() {
         [] => problems.at(
             table.span(),
-            "the webhook does not say which operation an event is about; \
-             write `operation_id = \"/data/metadata/operation_id\"`, or `key` and `tenant`, or \
+            "[[webhook]] does not say how to find the operation of an event: add \
+             `operation_id = \"/data/metadata/operation_id\"`, or `key` and `tenant`, or \
              `resource_id`",
         ),
         [_] => {}
@@ -118,14 +116,13 @@ fn read_find(
             for span in rest {
                 problems.at(
                     span.clone(),
-                    "an operation is found by `operation_id`, by `key` or by `resource_id`; keep \
-                     one of them",
+                    "use only one of `operation_id`, `key` and `resource_id`",
                 );
             }
         }
     }
     let by_key = table.key_span("key");
-    let name = match (&by_key, tenant, around.one_tenant) {
+    let name = match (&by_key, tenant, context.one_tenant) {
         (None, Some(tenant), _) => {
             problems.at(tenant.span(), "`tenant` has no effect without `key`");
             None
@@ -137,14 +134,14 @@ fn read_find(
             );
             None
         }
-        (Some(_), Some(tenant), None) => Some(TenantName::At(tenant.into_inner())),
-        (Some(_), None, Some(only)) => Some(TenantName::Fixed(only.into())),
+        (Some(_), Some(tenant), None) => Some(TenantSelector::At(tenant.into_inner())),
+        (Some(_), None, Some(only)) => Some(TenantSelector::Fixed(only.into())),
         (Some(span), None, None) => {
             if table.key_span("tenant").is_none() {
                 problems.at(
                     span.clone(),
-                    "several tenants may have used one key; add `tenant = \"/data/account\"`, or \
-                     find the operation by `operation_id`",
+                    "several tenants may have used one key: add `tenant = \"/data/account\"`, or \
+                     use `operation_id`",
                 );
             }
             None
@@ -152,39 +149,39 @@ fn read_find(
         (None, None, _) => None,
     };
     if let Some(span) = by_key.filter(|_| operations.is_empty()) {
-        let message = "a key belongs to an operation, and no route has an `operation`";
+        let message = "`key` needs an operation, and no route has an `operation`";
         problems.at(span, message);
     }
     match (operation_id, key, resource_id) {
-        (Some(pointer), _, _) => Some(Find::Operation(pointer)),
-        (None, Some(key), _) => Some(Find::Key {
+        (Some(pointer), _, _) => Some(RecordSelector::Operation(pointer)),
+        (None, Some(key), _) => Some(RecordSelector::Key {
             key,
             tenant: name?,
             operations,
         }),
-        (None, None, Some(pointer)) => Some(Find::Resource(pointer)),
+        (None, None, Some(pointer)) => Some(RecordSelector::Resource(pointer)),
         (None, None, None) => None,
     }
 }
 
-/// A pointer to one value: the whole event is no name.
-fn not_whole(text: &str) -> Result<Pointer, String> {
+/// A pointer to a value inside the event.
+fn inner_pointer(text: &str) -> Result<Pointer, String> {
     if text.is_empty() {
         return Err(
-            "this points to the whole event; write where in it, such as \"/id\"".to_owned(),
+            "this points to the whole event: point to a value, for example \"/id\"".to_owned(),
         );
     }
     text.parse()
         .map_err(|error: semel_core::fingerprint::Error| error.to_string())
 }
 
-/// A rule that still knows where it is written.
-struct Draft {
+/// A [`Match`] with the spans of its values.
+struct SpannedMatch {
     pointer: Pointer,
     equals: Vec<Spanned<Box<str>>>,
 }
 
-impl Draft {
+impl SpannedMatch {
     fn into_match(self) -> Match {
         Match {
             pointer: self.pointer,
@@ -193,23 +190,24 @@ impl Draft {
     }
 }
 
-fn read_match(table: &mut Table<'_>, key: &'static str, name: &'static str) -> Option<Draft> {
+fn read_match(
+    table: &mut Table<'_>,
+    key: &'static str,
+    name: &'static str,
+) -> Option<SpannedMatch> {
     let mut rule = table.table(key, name)?;
     let problems = rule.problems;
-    for needed in ["pointer", "equals"] {
-        if rule.key_span(needed).is_none() {
-            problems.at(rule.span(), format!("`{key}` has no `{needed}`"));
-        }
-    }
-    let pointer = rule.parsed("pointer", not_whole);
+    rule.require("pointer", "pointer = \"/type\"");
+    rule.require("equals", "equals = [\"payment.succeeded\"]");
+    let pointer = rule.parsed("pointer", inner_pointer);
     let equals = rule.one_or_more("equals", |text| Ok::<Box<str>, String>(text.into()));
     if let Some(span) = rule.key_span("equals")
         && !(1..=MAX_EQUALS).contains(&equals.len())
     {
-        problems.at(span, format!("`equals` has 1 to {MAX_EQUALS} values"));
+        problems.at(span, format!("`equals` must have 1 to {MAX_EQUALS} values"));
     }
     rule.finish();
-    Some(Draft {
+    Some(SpannedMatch {
         pointer: pointer?.into_inner(),
         equals,
     })
@@ -218,10 +216,10 @@ fn read_match(table: &mut Table<'_>, key: &'static str, name: &'static str) -> O
 /// `status`, and `statuses` by the value that `completed` matched.
 fn read_statuses(
     table: &mut Table<'_>,
-    completed: Option<&Draft>,
+    completed: Option<&SpannedMatch>,
 ) -> (Option<u16>, Vec<(Box<str>, u16)>) {
     let problems = table.problems;
-    let one = table.raw("status").and_then(|value| {
+    let one = table.value("status").and_then(|value| {
         status::value(value.get_ref())
             .map_err(|problem| problems.at(value.span(), problem))
             .ok()
@@ -233,7 +231,7 @@ fn read_statuses(
             let known = completed
                 .is_none_or(|rule| rule.equals.iter().any(|equal| **equal.get_ref() == *name));
             if !known {
-                let message = format!("{name:?} is not among the values of `completed`");
+                let message = format!("{name:?} is not a value of `completed`");
                 problems.at(value.span(), message);
             }
             match status::value(under.get_ref()) {

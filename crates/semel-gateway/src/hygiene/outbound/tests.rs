@@ -106,7 +106,7 @@ fn the_host_is_the_callers() {
 }
 
 #[test]
-fn the_caller_is_told_of() {
+fn the_clients_address_is_forwarded() {
     for (address, scheme, forwarded_for, forwarded) in [
         (
             "192.0.2.7:5",
@@ -175,7 +175,7 @@ fn only_a_websocket_may_take_over() {
     };
     assert_eq!(
         pass(ask("websocket", "Upgrade"), nothing()).1,
-        Tunnel::Wanted
+        Tunnel::Requested
     );
     assert_eq!(pass(ask("websocket", "close"), nothing()).1, Tunnel::No);
     assert_eq!(pass(ask("h2c", "Upgrade"), nothing()).1, Tunnel::No);

@@ -1,9 +1,9 @@
-//! What is held back, and what is not.
+//! Holds: which aggregates a refused event delays.
 
 use super::super::fixture::{BACKOFF, TICK};
 use super::{Outgoing, Publisher, event, events, ids};
 
-/// What becomes of one aggregate's event ends no other's hold.
+/// An event of one aggregate does not end the hold of another.
 pub async fn a_hold_ends_with_its_own_aggregate_only<H: Publisher>(f: Outgoing<H>) {
     let sent = event("payment/a", "paid");
     let refused = event("payment/b", "paid");
@@ -15,7 +15,7 @@ pub async fn a_hold_ends_with_its_own_aggregate_only<H: Publisher>(f: Outgoing<H
     f.pass(TICK);
     f.mark_sent(&[&sent]).await;
     assert_eq!(f.claim(10).await, []);
-    f.set_aside(&refused, "too large").await;
+    f.dead_letter_event(&refused, "too large").await;
     assert_eq!(f.claim(10).await, []);
     f.mark_sent(&[&held]).await;
     let next = event("payment/c", "refunded");
@@ -23,8 +23,8 @@ pub async fn a_hold_ends_with_its_own_aggregate_only<H: Publisher>(f: Outgoing<H
     assert_eq!(ids(&f.claim(10).await), [next.id]);
 }
 
-/// What is sent at last frees its aggregate at once, and what comes after it starts without tries.
-pub async fn sending_ends_a_hold<H: Publisher>(f: Outgoing<H>) {
+/// A sent event releases its aggregate at once, and the next event starts without tries.
+pub async fn a_sent_event_ends_a_hold<H: Publisher>(f: Outgoing<H>) {
     let [a1, a2] = events("payment/a");
     f.publish_all(&[a1.clone(), a2.clone()]).await;
     f.hold_back(&a1).await;

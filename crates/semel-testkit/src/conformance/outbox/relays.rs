@@ -1,17 +1,17 @@
-//! One relay at a time, beside many that publish.
+//! The relay lease, and concurrent publishers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::Outbox as _;
+use semel_core::Store as _;
 use semel_core::outbox::Event;
 
 use super::super::fixture::{TICK, together};
 use super::{Outgoing, Publisher, RELAY, RELAY_LEASE, event, ids};
 
-/// One relay at a time: another gets nothing until the lease is over, to the tick.
-pub async fn one_relay_has_the_outbox_until_its_lease_is_over<H: Publisher>(f: Outgoing<H>) {
+/// Another relay gets nothing until the lease expires, to the tick.
+pub async fn one_relay_holds_the_outbox_until_its_lease_expires<H: Publisher>(f: Outgoing<H>) {
     let first = event("payment/a", "paid");
     f.publish(&first).await;
     assert_eq!(f.claim_as("relay-1", 10).await.len(), 1);
@@ -26,32 +26,36 @@ pub async fn one_relay_has_the_outbox_until_its_lease_is_over<H: Publisher>(f: O
     assert_eq!(f.claim_as("relay-1", 10).await, [], "it lost its lease");
     assert_eq!(f.claim_as("relay", 10).await, []);
     f.pass(RELAY_LEASE);
-    assert_eq!(f.claim_as("relay-2", 10).await.len(), 1, "nobody else came");
+    assert_eq!(
+        f.claim_as("relay-2", 10).await.len(),
+        1,
+        "no other relay claimed"
+    );
 }
 
-/// An outbox that is empty is somebody's all the same.
-pub async fn a_relay_that_finds_nothing_has_the_outbox<H: Publisher>(f: Outgoing<H>) {
+/// Claiming from an empty outbox takes the lease as well.
+pub async fn a_relay_that_claims_nothing_holds_the_outbox<H: Publisher>(f: Outgoing<H>) {
     assert_eq!(f.claim_as("relay-1", 10).await, []);
     f.publish(&event("payment/a", "paid")).await;
     assert_eq!(f.claim_as("relay-2", 10).await, []);
     assert_eq!(f.claim_as("relay-1", 10).await.len(), 1);
 }
 
-/// A relay that stops hands over at once; one that has nothing hands over nothing.
-pub async fn a_relay_hands_over<H: Publisher>(f: Outgoing<H>) {
+/// A relay that stops releases its lease; one without the lease releases nothing.
+pub async fn a_relay_that_stands_down_hands_over_at_once<H: Publisher>(f: Outgoing<H>) {
     f.publish(&event("payment/a", "paid")).await;
-    f.stand_down("relay-1").await;
+    f.release_relay("relay-1").await;
     assert_eq!(f.claim_as("relay-1", 10).await.len(), 1);
-    f.stand_down("relay-2").await;
+    f.release_relay("relay-2").await;
     assert_eq!(f.claim_as("relay-2", 10).await, []);
-    f.stand_down("relay-1").await;
+    f.release_relay("relay-1").await;
     assert_eq!(f.claim_as("relay-2", 10).await.len(), 1);
-    f.stand_down("relay-1").await;
+    f.release_relay("relay-1").await;
     assert_eq!(f.claim_as("relay-1", 10).await, []);
 }
 
-/// A lease of the longest time does not wrap into the past.
-pub async fn a_relay_may_have_the_outbox_for_ever<H: Publisher>(f: Outgoing<H>) {
+/// The longest lease does not overflow into the past.
+pub async fn a_relay_lease_of_the_longest_time_does_not_overflow<H: Publisher>(f: Outgoing<H>) {
     let store = &f.fixture.store;
     f.publish(&event("payment/a", "paid")).await;
     let claimed = store.claim_events(RELAY.into(), Duration::MAX, 1).await;
@@ -60,8 +64,8 @@ pub async fn a_relay_may_have_the_outbox_for_ever<H: Publisher>(f: Outgoing<H>) 
     assert_eq!(f.claim_as("relay-2", 10).await, []);
 }
 
-/// Of many relays at once one has the outbox.
-pub async fn one_of_many_relays_has_the_outbox<H: Publisher>(f: Outgoing<H>) {
+/// Of many concurrent relays, one gets the lease.
+pub async fn one_of_many_relays_holds_the_outbox<H: Publisher>(f: Outgoing<H>) {
     f.publish(&event("payment/a", "paid")).await;
     for _ in 0..f.fixture.scale.rounds {
         let all = (0..f.fixture.scale.tasks).collect();
@@ -76,9 +80,8 @@ pub async fn one_of_many_relays_has_the_outbox<H: Publisher>(f: Outgoing<H>) {
     }
 }
 
-/// Many publishers and one relay: nothing is lost, nothing comes twice, and each aggregate is in
-/// order.
-pub async fn many_publishers_lose_and_double_nothing<H: Publisher>(f: Outgoing<H>) {
+/// Many publishers and one relay: every event is claimed once, and each aggregate in order.
+pub async fn events_of_many_publishers_are_claimed_once_each<H: Publisher>(f: Outgoing<H>) {
     const EACH: usize = 10;
     let publishers = f.fixture.scale.tasks;
     let harness = Arc::clone(&f.harness);
@@ -98,7 +101,7 @@ pub async fn many_publishers_lose_and_double_nothing<H: Publisher>(f: Outgoing<H
     let relaying = async {
         let mut sent = BTreeMap::<Box<str>, Vec<Event>>::new();
         let mut count = 0;
-        // Bounded by the limit of a case: what is lost never comes.
+        // Bounded by the time limit of a case: a lost event never arrives.
         while count < publishers * EACH {
             let claimed = f.claim(7).await;
             count += claimed.len();

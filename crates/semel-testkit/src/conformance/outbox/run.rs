@@ -18,7 +18,7 @@ where
     });
 }
 
-/// Runs every case and says which fail. A panic is a failure, and so is a case that hangs.
+/// Runs every case and returns the failures. A panic is a failure, and so is a timeout.
 ///
 /// # Cancellation
 /// Dropping this future aborts the cases that run.

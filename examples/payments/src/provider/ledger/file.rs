@@ -13,13 +13,12 @@ pub(super) struct LedgerFile {
     file: Arc<File>,
     /// How much of the file is known to be entries.
     length: u64,
-    /// Set by a failed write. What is on the disk is uncertain then, and only reading it anew
-    /// can tell.
+    /// Set by a failed write: what is on the disk is then unknown until the file is read again.
     broken: Arc<AtomicBool>,
 }
 
-/// What makes an entry durable. It is done without the ledger's lock, so that requests that come
-/// together wait for the disk together.
+/// Makes entries durable. It does not hold the ledger's lock, so that concurrent requests share a
+/// write to the disk.
 #[derive(Clone)]
 pub(in crate::provider) struct Sync {
     file: Arc<File>,
@@ -27,7 +26,7 @@ pub(in crate::provider) struct Sync {
 }
 
 impl Sync {
-    /// Returns when all that was written before is on the disk.
+    /// Returns when every entry that was appended before is on the disk.
     pub(in crate::provider) fn wait(&self) -> io::Result<()> {
         let synced = self.file.sync_data();
         if synced.is_err() {
@@ -47,8 +46,8 @@ impl LedgerFile {
             .open(path)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes)?;
-        // A last line without its end was being written when the provider died. Nobody was told
-        // of that charge, so it was not made; left in place, it would spoil the next entry.
+        // The provider died while it wrote an incomplete last line. It did not acknowledge that
+        // charge, so the line is removed.
         let whole = bytes.iter().rposition(|&byte| byte == b'\n');
         let whole = whole.map_or(0, |end| end + 1);
         if whole < bytes.len() {
@@ -74,7 +73,7 @@ impl LedgerFile {
         }
     }
 
-    /// Writes an entry. It is durable after the next [`Sync::wait`], and nobody is told before.
+    /// Writes an entry, which must not be acknowledged before the next [`Sync::wait`].
     pub(super) fn append(&mut self, entry: &impl Serialize) -> io::Result<()> {
         if self.broken.load(Ordering::SeqCst) {
             return Err(io::Error::other("a write to the ledger failed before"));
@@ -83,9 +82,9 @@ impl LedgerFile {
         line.push(b'\n');
         if let Err(error) = (&*self.file).write_all(&line) {
             self.broken.store(true, Ordering::SeqCst);
-            // The client is told that there is no charge; so there should be none on a restart.
+            // The answer is that there is no charge, so there must be none after a restart.
             if let Err(error) = self.file.set_len(self.length) {
-                tracing::error!(%error, "half a ledger entry may be left");
+                tracing::error!(%error, "an incomplete ledger entry may be left");
             }
             return Err(error);
         }
@@ -94,7 +93,7 @@ impl LedgerFile {
     }
 }
 
-/// A new file is durable only when its directory says that it is there.
+/// A new file is durable only when its directory is synced.
 fn sync_directory(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => File::open(parent)?.sync_all(),

@@ -1,21 +1,21 @@
 //! The books in PostgreSQL, in the database in which Semel keeps its records.
 //!
-//! A phase writes in a transaction of this connection or that, and hands it over open.
+//! A phase writes in a transaction on a pooled connection, and returns it open.
 
 mod pool;
 
-use semel::outbox::Outbox as _;
 use semel::{OperationId, Postgres, postgres};
 use tokio_postgres::Row;
 use tokio_postgres::types::ToSql;
 
 use super::queries::{
-    CREATE, ENTER, FIND_BY_REFERENCE, FIND_PAYMENT, GIVE_BACK, OPEN_PAYMENT, OPEN_REFUND,
-    SETTLE_PAYMENT, SETTLE_REFUND, SUMMARISE, TAKE_BACK, WRITE_RECEIPT,
+    ADD_LEDGER_ENTRY, CREATE, FIND_BY_REFERENCE, FIND_PAYMENT, OPEN_PAYMENT, OPEN_REFUND,
+    RELEASE_REFUND, RESERVE_REFUND, SETTLE_PAYMENT, SETTLE_REFUND, SUMMARISE, WRITE_RECEIPT,
 };
 use super::{
-    Books, Doing, Entry, Failed, Opened, Payment, Receipt, Refund, RefundOpened, RefundSettled,
-    Settled, Status, Summary, Writing, no_refund, opened, opened_refund, payment_id, refund_id,
+    Books, BooksError, BooksFuture, Entry, OpenPaymentResult, OpenRefundResult, Payment,
+    PhaseFuture, Receipt, Refund, SettledPayment, SettledRefund, Status, Summary, new_refund,
+    open_payment_result, payment_id, refund_id, refund_refusal,
 };
 use crate::Error;
 use crate::provider::{self, Charge};
@@ -23,30 +23,31 @@ use crate::shop::events;
 use crate::shop::pay::Order;
 use crate::shop::refund::RefundOrder;
 use pool::Pool;
+use semel::Store as _;
 
-pub(crate) struct InPostgres {
+pub(crate) struct PostgresBooks {
     store: Postgres,
     pool: Pool,
     inbox: postgres::Inbox,
 }
 
 /// Opens the books in the store's own database.
-pub(crate) async fn open(store: Postgres, url: &str) -> Result<InPostgres, Error> {
+pub(crate) async fn open(store: Postgres, url: &str) -> Result<PostgresBooks, Error> {
     let pool = Pool::new(url);
-    let client = pool.lend().await.map_err(Error::open)?;
+    let client = pool.get().await.map_err(Error::open)?;
     for statement in CREATE {
         client.batch_execute(statement).await.map_err(Error::open)?;
     }
     drop(client);
-    Ok(InPostgres {
+    Ok(PostgresBooks {
         store,
         pool,
         inbox: postgres::Inbox::default(),
     })
 }
 
-impl Books for InPostgres {
-    fn open_payment(&self, operation: OperationId, order: Order) -> Writing<Opened> {
+impl Books for PostgresBooks {
+    fn open_payment(&self, operation: OperationId, order: Order) -> PhaseFuture<OpenPaymentResult> {
         let pool = self.pool.clone();
         Box::pin(async move {
             let tx = pool.begin().await?;
@@ -63,12 +64,12 @@ impl Books for InPostgres {
             )
             .await?;
             let holder = find(&tx, FIND_BY_REFERENCE, &[account, merchant_reference]).await?;
-            let opened = opened(&id, &order, holder)?;
-            Ok((tx, opened).into())
+            let open_payment_result = open_payment_result(&id, &order, holder)?;
+            Ok((tx, open_payment_result).into())
         })
     }
 
-    fn settle_payment(&self, payment: Payment, charge: Charge) -> Writing<Settled> {
+    fn settle_payment(&self, payment: Payment, charge: Charge) -> PhaseFuture<SettledPayment> {
         let pool = self.pool.clone();
         Box::pin(async move {
             let mut tx = pool.begin().await?;
@@ -80,11 +81,15 @@ impl Books for InPostgres {
                 let event = events::created(&settled)?;
                 postgres::Outbox.publish(&mut tx, &event).await?;
             }
-            Ok((tx, Settled(settled)).into())
+            Ok((tx, SettledPayment(settled)).into())
         })
     }
 
-    fn open_refund(&self, operation: OperationId, order: RefundOrder) -> Writing<RefundOpened> {
+    fn open_refund(
+        &self,
+        operation: OperationId,
+        order: RefundOrder,
+    ) -> PhaseFuture<OpenRefundResult> {
         let pool = self.pool.clone();
         Box::pin(async move {
             let tx = pool.begin().await?;
@@ -93,18 +98,23 @@ impl Books for InPostgres {
                 payment_id,
                 amount,
             } = &order;
-            let Some(payment) = find(&tx, TAKE_BACK, &[amount, payment_id, account]).await? else {
+            let Some(payment) = find(&tx, RESERVE_REFUND, &[amount, payment_id, account]).await?
+            else {
                 let payment = find(&tx, FIND_PAYMENT, &[payment_id, account]).await?;
-                return Ok((tx, RefundOpened::Refused(no_refund(payment))).into());
+                return Ok((tx, OpenRefundResult::Refused(refund_refusal(payment))).into());
             };
-            let refund = opened_refund(refund_id(operation), *amount, payment)?;
+            let refund = new_refund(refund_id(operation), *amount, payment)?;
             tx.execute(OPEN_REFUND, &[&refund.id, payment_id, amount])
                 .await?;
-            Ok((tx, RefundOpened::Refund(refund)).into())
+            Ok((tx, OpenRefundResult::Refund(refund)).into())
         })
     }
 
-    fn settle_refund(&self, mut refund: Refund, made: provider::Refund) -> Writing<RefundSettled> {
+    fn settle_refund(
+        &self,
+        mut refund: Refund,
+        made: provider::Refund,
+    ) -> PhaseFuture<SettledRefund> {
         let pool = self.pool.clone();
         Box::pin(async move {
             let mut tx = pool.begin().await?;
@@ -117,15 +127,15 @@ impl Books for InPostgres {
                 let event = events::refunded(&refund)?;
                 postgres::Outbox.publish(&mut tx, &event).await?;
             } else {
-                tx.execute(GIVE_BACK, &[&refund.amount, &refund.payment_id])
+                tx.execute(RELEASE_REFUND, &[&refund.amount, &refund.payment_id])
                     .await?;
             }
             refund.provider_refund_id = Some(made.id);
-            Ok((tx, RefundSettled(refund)).into())
+            Ok((tx, SettledRefund(refund)).into())
         })
     }
 
-    fn enter(&self, message_id: String, entry: Entry) -> Doing<()> {
+    fn add_ledger_entry(&self, message_id: String, entry: Entry) -> BooksFuture<()> {
         let (pool, inbox) = (self.pool.clone(), self.inbox);
         Box::pin(async move {
             let Entry {
@@ -137,16 +147,16 @@ impl Books for InPostgres {
             let mut tx = pool.begin().await?;
             inbox
                 .once(&mut tx, "ledger", &message_id, async |tx| {
-                    tx.execute(ENTER, &[about, payment_id, amount, currency])
+                    tx.execute(ADD_LEDGER_ENTRY, &[about, payment_id, amount, currency])
                         .await?;
-                    Ok::<_, Failed>(())
+                    Ok::<_, BooksError>(())
                 })
                 .await?;
             Ok(tx.commit().await?)
         })
     }
 
-    fn write_receipt(&self, message_id: String, receipt: Receipt) -> Doing<()> {
+    fn write_receipt(&self, message_id: String, receipt: Receipt) -> BooksFuture<()> {
         let (pool, inbox) = (self.pool.clone(), self.inbox);
         Box::pin(async move {
             let Receipt {
@@ -159,24 +169,24 @@ impl Books for InPostgres {
                 .once(&mut tx, "receipts", &message_id, async |tx| {
                     tx.execute(WRITE_RECEIPT, &[payment_id, account, text])
                         .await?;
-                    Ok::<_, Failed>(())
+                    Ok::<_, BooksError>(())
                 })
                 .await?;
             Ok(tx.commit().await?)
         })
     }
 
-    fn find_payment(&self, id: String, account: String) -> Doing<Option<Payment>> {
+    fn find_payment(&self, id: String, account: String) -> BooksFuture<Option<Payment>> {
         let pool = self.pool.clone();
-        Box::pin(async move { find(&*pool.lend().await?, FIND_PAYMENT, &[&id, &account]).await })
+        Box::pin(async move { find(&*pool.get().await?, FIND_PAYMENT, &[&id, &account]).await })
     }
 
-    fn summary(&self) -> Doing<Summary> {
+    fn summary(&self) -> BooksFuture<Summary> {
         let (store, pool) = (self.store.clone(), self.pool.clone());
         Box::pin(async move {
-            // In this order: what is not waiting any more is counted.
-            let backlog = store.backlog().await?;
-            let row = pool.lend().await?.query_one(SUMMARISE, &[]).await?;
+            // In this order: an event that is no longer in the backlog has had its effect.
+            let backlog = store.outbox_backlog().await?;
+            let row = pool.get().await?.query_one(SUMMARISE, &[]).await?;
             Ok(Summary {
                 processing: row.try_get("processing")?,
                 succeeded: row.try_get("succeeded")?,
@@ -199,12 +209,12 @@ async fn find(
     client: &tokio_postgres::Client,
     sql: &str,
     parameters: Parameters<'_>,
-) -> Result<Option<Payment>, Failed> {
+) -> Result<Option<Payment>, BooksError> {
     let row = client.query_opt(sql, parameters).await?;
     row.as_ref().map(payment).transpose()
 }
 
-fn payment(row: &Row) -> Result<Payment, Failed> {
+fn payment(row: &Row) -> Result<Payment, BooksError> {
     Ok(Payment {
         id: row.try_get("id")?,
         account: row.try_get("account")?,

@@ -1,5 +1,5 @@
-//! The statements, for both databases: SQLite numbers `$1`, `$2`, … in the order in which they are
-//! first seen, so they are first seen in order.
+//! The statements, for both databases. SQLite numbers `$1`, `$2`, … in the order in which they first
+//! occur, so they must first occur in order.
 
 macro_rules! query {
     ($file:literal) => {
@@ -7,7 +7,7 @@ macro_rules! query {
     };
 }
 
-/// The tables, each of them unless it is there.
+/// Creates the tables where they do not exist.
 pub(super) const CREATE: [&str; 5] = [
     query!("create_payments"),
     query!("create_payments_reference"),
@@ -20,11 +20,11 @@ pub(super) const OPEN_PAYMENT: &str = query!("open_payment");
 pub(super) const FIND_BY_REFERENCE: &str = query!("find_by_reference");
 pub(super) const SETTLE_PAYMENT: &str = query!("settle_payment");
 pub(super) const FIND_PAYMENT: &str = query!("find_payment");
-pub(super) const TAKE_BACK: &str = query!("take_back");
-pub(super) const GIVE_BACK: &str = query!("give_back");
+pub(super) const RESERVE_REFUND: &str = query!("reserve_refund");
+pub(super) const RELEASE_REFUND: &str = query!("release_refund");
 pub(super) const OPEN_REFUND: &str = query!("open_refund");
 pub(super) const SETTLE_REFUND: &str = query!("settle_refund");
-pub(super) const ENTER: &str = query!("enter");
+pub(super) const ADD_LEDGER_ENTRY: &str = query!("add_ledger_entry");
 pub(super) const WRITE_RECEIPT: &str = query!("write_receipt");
 pub(super) const SUMMARISE: &str = query!("summarise");
 
@@ -33,17 +33,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parameters_are_first_seen_in_order() {
+    fn parameters_first_occur_in_order() {
         for query in [
             OPEN_PAYMENT,
             FIND_BY_REFERENCE,
             SETTLE_PAYMENT,
             FIND_PAYMENT,
-            TAKE_BACK,
-            GIVE_BACK,
+            RESERVE_REFUND,
+            RELEASE_REFUND,
             OPEN_REFUND,
             SETTLE_REFUND,
-            ENTER,
+            ADD_LEDGER_ENTRY,
             WRITE_RECEIPT,
         ] {
             let mut seen = Vec::new();

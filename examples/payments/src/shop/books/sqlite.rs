@@ -1,7 +1,6 @@
 //! The books in a SQLite file, the one in which Semel keeps its records.
 //!
-//! The statements of a transaction run on the store's one writing thread: they are quick, and wait
-//! for nothing.
+//! Transactions run on the store's writing thread, so they must be short.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,36 +8,37 @@ use std::time::Duration;
 
 use rusqlite::types::{FromSql, FromSqlError, FromSqlResult, ValueRef};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
-use semel::outbox::Outbox as _;
 use semel::{OperationId, Sqlite, sqlite};
 
 use super::queries::{
-    CREATE, ENTER, FIND_BY_REFERENCE, FIND_PAYMENT, GIVE_BACK, OPEN_PAYMENT, OPEN_REFUND,
-    SETTLE_PAYMENT, SETTLE_REFUND, SUMMARISE, TAKE_BACK, WRITE_RECEIPT,
+    ADD_LEDGER_ENTRY, CREATE, FIND_BY_REFERENCE, FIND_PAYMENT, OPEN_PAYMENT, OPEN_REFUND,
+    RELEASE_REFUND, RESERVE_REFUND, SETTLE_PAYMENT, SETTLE_REFUND, SUMMARISE, WRITE_RECEIPT,
 };
 use super::{
-    Books, Doing, Entry, Failed, Opened, Payment, Receipt, Refund, RefundOpened, RefundSettled,
-    Settled, Status, Summary, Writing, no_refund, opened, opened_refund, payment_id, refund_id,
+    Books, BooksError, BooksFuture, Entry, OpenPaymentResult, OpenRefundResult, Payment,
+    PhaseFuture, Receipt, Refund, SettledPayment, SettledRefund, Status, Summary, new_refund,
+    open_payment_result, payment_id, refund_id, refund_refusal,
 };
 use crate::Error;
 use crate::provider::{self, Charge};
 use crate::shop::events;
 use crate::shop::pay::Order;
 use crate::shop::refund::RefundOrder;
+use semel::Store as _;
 
 /// How long another connection may hold the file.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub(crate) struct InSqlite {
+pub(crate) struct SqliteBooks {
     store: Sqlite,
     outbox: sqlite::Outbox,
     inbox: sqlite::Inbox,
-    /// Reading is done beside the store's own connections.
+    /// Not a connection of the store.
     reader: Arc<Mutex<Connection>>,
 }
 
 /// Opens the books in the store's own file.
-pub(crate) async fn open(store: Sqlite, path: &Path) -> Result<InSqlite, Error> {
+pub(crate) async fn open(store: Sqlite, path: &Path) -> Result<SqliteBooks, Error> {
     let path = path.to_owned();
     let open = move || {
         let connection = Connection::open(path)?;
@@ -49,7 +49,7 @@ pub(crate) async fn open(store: Sqlite, path: &Path) -> Result<InSqlite, Error> 
         Ok::<_, rusqlite::Error>(connection)
     };
     let reader = tokio::task::spawn_blocking(open).await??;
-    Ok(InSqlite {
+    Ok(SqliteBooks {
         outbox: store.outbox(),
         inbox: store.inbox(sqlite::Inbox::REMEMBER),
         reader: Arc::new(Mutex::new(reader)),
@@ -57,23 +57,23 @@ pub(crate) async fn open(store: Sqlite, path: &Path) -> Result<InSqlite, Error> 
     })
 }
 
-impl InSqlite {
-    /// Statements that become part of a phase.
+impl SqliteBooks {
+    /// Runs the statements as part of a phase.
     fn phase<T: Send + 'static>(
         &self,
-        statements: impl FnOnce(&Connection) -> Result<T, Failed> + Send + 'static,
-    ) -> Writing<T> {
+        statements: impl FnOnce(&Connection) -> Result<T, BooksError> + Send + 'static,
+    ) -> PhaseFuture<T> {
         let work = self.store.work(statements);
         Box::pin(async { Ok(work) })
     }
 
-    /// Statements that a message has as its effect.
+    /// Runs the statements once for each message.
     fn once(
         &self,
         consumer: &'static str,
         message_id: String,
-        effect: impl FnOnce(&Connection) -> Result<(), Failed> + Send + 'static,
-    ) -> Doing<()> {
+        effect: impl FnOnce(&Connection) -> Result<(), BooksError> + Send + 'static,
+    ) -> BooksFuture<()> {
         let (store, inbox) = (self.store.clone(), self.inbox.clone());
         Box::pin(async move {
             store
@@ -85,18 +85,18 @@ impl InSqlite {
 
     fn read<T: Send + 'static>(
         &self,
-        look: impl FnOnce(&Connection) -> Result<T, Failed> + Send + 'static,
-    ) -> Doing<T> {
+        query: impl FnOnce(&Connection) -> Result<T, BooksError> + Send + 'static,
+    ) -> BooksFuture<T> {
         let reader = Arc::clone(&self.reader);
         Box::pin(async move {
-            let look = move || look(&reader.lock().unwrap_or_else(PoisonError::into_inner));
-            tokio::task::spawn_blocking(look).await?
+            let query = move || query(&reader.lock().unwrap_or_else(PoisonError::into_inner));
+            tokio::task::spawn_blocking(query).await?
         })
     }
 }
 
-impl Books for InSqlite {
-    fn open_payment(&self, operation: OperationId, order: Order) -> Writing<Opened> {
+impl Books for SqliteBooks {
+    fn open_payment(&self, operation: OperationId, order: Order) -> PhaseFuture<OpenPaymentResult> {
         self.phase(move |connection| {
             let id = payment_id(operation);
             connection.execute(
@@ -114,11 +114,11 @@ impl Books for InSqlite {
                 FIND_BY_REFERENCE,
                 [&order.account, &order.merchant_reference],
             )?;
-            opened(&id, &order, holder)
+            open_payment_result(&id, &order, holder)
         })
     }
 
-    fn settle_payment(&self, payment: Payment, charge: Charge) -> Writing<Settled> {
+    fn settle_payment(&self, payment: Payment, charge: Charge) -> PhaseFuture<SettledPayment> {
         let outbox = self.outbox.clone();
         self.phase(move |connection| {
             let status = Status::from(charge.status);
@@ -131,11 +131,15 @@ impl Books for InSqlite {
             if status == Status::Succeeded {
                 outbox.publish(connection, &events::created(&settled)?)?;
             }
-            Ok(Settled(settled))
+            Ok(SettledPayment(settled))
         })
     }
 
-    fn open_refund(&self, operation: OperationId, order: RefundOrder) -> Writing<RefundOpened> {
+    fn open_refund(
+        &self,
+        operation: OperationId,
+        order: RefundOrder,
+    ) -> PhaseFuture<OpenRefundResult> {
         self.phase(move |connection| {
             let RefundOrder {
                 account,
@@ -143,20 +147,24 @@ impl Books for InSqlite {
                 amount,
             } = order;
             let room = params![amount, payment_id, account];
-            let Some(payment) = find(connection, TAKE_BACK, room)? else {
+            let Some(payment) = find(connection, RESERVE_REFUND, room)? else {
                 let payment = find(connection, FIND_PAYMENT, [payment_id, account])?;
-                return Ok(RefundOpened::Refused(no_refund(payment)));
+                return Ok(OpenRefundResult::Refused(refund_refusal(payment)));
             };
-            let refund = opened_refund(refund_id(operation), amount, payment)?;
+            let refund = new_refund(refund_id(operation), amount, payment)?;
             connection.execute(
                 OPEN_REFUND,
                 params![refund.id, refund.payment_id, refund.amount],
             )?;
-            Ok(RefundOpened::Refund(refund))
+            Ok(OpenRefundResult::Refund(refund))
         })
     }
 
-    fn settle_refund(&self, mut refund: Refund, made: provider::Refund) -> Writing<RefundSettled> {
+    fn settle_refund(
+        &self,
+        mut refund: Refund,
+        made: provider::Refund,
+    ) -> PhaseFuture<SettledRefund> {
         let outbox = self.outbox.clone();
         self.phase(move |connection| {
             refund.status = made.status.into();
@@ -167,14 +175,14 @@ impl Books for InSqlite {
             if refund.status == Status::Succeeded {
                 outbox.publish(connection, &events::refunded(&refund)?)?;
             } else {
-                connection.execute(GIVE_BACK, params![refund.amount, refund.payment_id])?;
+                connection.execute(RELEASE_REFUND, params![refund.amount, refund.payment_id])?;
             }
             refund.provider_refund_id = Some(made.id);
-            Ok(RefundSettled(refund))
+            Ok(SettledRefund(refund))
         })
     }
 
-    fn enter(&self, message_id: String, entry: Entry) -> Doing<()> {
+    fn add_ledger_entry(&self, message_id: String, entry: Entry) -> BooksFuture<()> {
         self.once("ledger", message_id, move |connection| {
             let Entry {
                 about,
@@ -182,12 +190,15 @@ impl Books for InSqlite {
                 amount,
                 currency,
             } = entry;
-            connection.execute(ENTER, params![about, payment_id, amount, currency])?;
+            connection.execute(
+                ADD_LEDGER_ENTRY,
+                params![about, payment_id, amount, currency],
+            )?;
             Ok(())
         })
     }
 
-    fn write_receipt(&self, message_id: String, receipt: Receipt) -> Doing<()> {
+    fn write_receipt(&self, message_id: String, receipt: Receipt) -> BooksFuture<()> {
         self.once("receipts", message_id, move |connection| {
             let Receipt {
                 payment_id,
@@ -199,16 +210,16 @@ impl Books for InSqlite {
         })
     }
 
-    fn find_payment(&self, id: String, account: String) -> Doing<Option<Payment>> {
+    fn find_payment(&self, id: String, account: String) -> BooksFuture<Option<Payment>> {
         self.read(move |connection| find(connection, FIND_PAYMENT, [id, account]))
     }
 
-    fn summary(&self) -> Doing<Summary> {
+    fn summary(&self) -> BooksFuture<Summary> {
         let store = self.store.clone();
-        // In this order: what is not waiting any more has been counted.
+        // In this order: an event that is no longer in the backlog has had its effect.
         let counted = self.read(|connection| Ok(connection.query_row(SUMMARISE, [], counted)?));
         Box::pin(async move {
-            let backlog = store.backlog().await?;
+            let backlog = store.outbox_backlog().await?;
             Ok(Summary {
                 events_waiting: backlog.waiting,
                 events_dead: backlog.dead,
@@ -222,7 +233,7 @@ fn find(
     connection: &Connection,
     sql: &str,
     parameters: impl rusqlite::Params,
-) -> Result<Option<Payment>, Failed> {
+) -> Result<Option<Payment>, BooksError> {
     Ok(connection.query_row(sql, parameters, payment).optional()?)
 }
 
@@ -241,8 +252,7 @@ fn payment(row: &Row<'_>) -> rusqlite::Result<Payment> {
 
 impl FromSql for Status {
     fn column_result(value: ValueRef<'_>) -> FromSqlResult<Self> {
-        let word = value.as_str()?;
-        Self::parse(word).map_err(FromSqlError::Other)
+        Self::parse(value.as_str()?).map_err(FromSqlError::Other)
     }
 }
 

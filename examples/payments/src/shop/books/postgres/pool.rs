@@ -1,13 +1,13 @@
-//! A few connections, kept for the next one. A service of its own size would take a pool off the
-//! shelf: whatever it lends derefs to a client, and that is all that is asked of it.
+//! A minimal connection pool. A real service uses an existing one: a pooled connection only has to
+//! deref to a client.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use semel::Begun;
+use semel::postgres::OpenTransaction;
 use tokio_postgres::{Client, NoTls};
 
-/// Most connections that are kept.
+/// How many idle connections are kept.
 const MAX_IDLE: usize = 8;
 
 #[derive(Clone)]
@@ -16,9 +16,8 @@ pub(super) struct Pool {
     idle: Arc<Mutex<Vec<Arc<Client>>>>,
 }
 
-/// A connection that goes back when it is dropped. In a transaction it is dropped after that is
-/// over.
-pub(super) struct Lent {
+/// A connection that returns to the pool when it is dropped.
+pub(super) struct PooledConnection {
     client: Arc<Client>,
     idle: Arc<Mutex<Vec<Arc<Client>>>>,
 }
@@ -31,8 +30,8 @@ impl Pool {
         }
     }
 
-    /// A connection, kept or new.
-    pub(super) async fn lend(&self) -> Result<Lent, tokio_postgres::Error> {
+    /// An idle or new connection.
+    pub(super) async fn get(&self) -> Result<PooledConnection, tokio_postgres::Error> {
         let kept = {
             let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
             idle.retain(|client| !client.is_closed());
@@ -42,15 +41,17 @@ impl Pool {
             Some(client) => client,
             None => Arc::new(connect(&self.url).await?),
         };
-        Ok(Lent {
+        Ok(PooledConnection {
             client,
             idle: Arc::clone(&self.idle),
         })
     }
 
-    /// A connection in a transaction.
-    pub(super) async fn begin(&self) -> Result<Begun<Lent>, tokio_postgres::Error> {
-        Begun::begin(self.lend().await?).await
+    /// A connection in a new transaction.
+    pub(super) async fn begin(
+        &self,
+    ) -> Result<OpenTransaction<PooledConnection>, tokio_postgres::Error> {
+        OpenTransaction::begin(self.get().await?).await
     }
 }
 
@@ -64,7 +65,7 @@ async fn connect(url: &str) -> Result<Client, tokio_postgres::Error> {
     Ok(client)
 }
 
-impl Deref for Lent {
+impl Deref for PooledConnection {
     type Target = Client;
 
     fn deref(&self) -> &Client {
@@ -72,7 +73,7 @@ impl Deref for Lent {
     }
 }
 
-impl Drop for Lent {
+impl Drop for PooledConnection {
     fn drop(&mut self) {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         if idle.len() < MAX_IDLE && !self.client.is_closed() {

@@ -1,0 +1,99 @@
+//! What one guarded request carries from step to step.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::Request;
+use semel_core::transition::Grant;
+use semel_core::{Fence, Fingerprints, OperationId, Reserve, Store, Timestamp, time::micros};
+use tracing::Span;
+
+use crate::extract::Extracted;
+use crate::record::AttemptRecord;
+use crate::route::Guard;
+use crate::rules::Rules;
+use crate::spans;
+use crate::state::State;
+
+/// One guarded request. Every step from `reserve` on is given this.
+pub(crate) struct AttemptContext<S> {
+    pub(crate) state: Arc<State<S>>,
+    pub(crate) rules: Arc<Rules>,
+    pub(crate) guard: Arc<Guard>,
+    /// What the store is asked. The id is a placeholder: `reserve` generates one for each call.
+    pub(crate) reservation: Reserve,
+    /// The request with its whole body. `execute` takes it out.
+    pub(crate) request: Request<Bytes>,
+    /// The span of the whole request.
+    pub(crate) span: Span,
+}
+
+/// The right to execute one attempt, as the store granted it.
+pub(crate) struct AttemptGrant {
+    pub(crate) grant: Grant,
+    /// Whether the attempt before this one ended without a final write.
+    pub(crate) resumed: bool,
+    /// When the grant arrived, by the store's clock.
+    pub(crate) granted_at: Timestamp,
+}
+
+impl<S: Store> AttemptContext<S> {
+    pub(crate) fn new(
+        state: Arc<State<S>>,
+        rules: Arc<Rules>,
+        extracted: Extracted,
+        fingerprints: Fingerprints,
+        span: Span,
+    ) -> Self {
+        let Extracted {
+            guard,
+            identity,
+            request,
+        } = extracted;
+        let reservation = Reserve {
+            id: OperationId::from_bytes([0; 16]),
+            identity,
+            fingerprints,
+            owner: state.owner.clone(),
+            policy: guard.route.policy.clone(),
+        };
+        Self {
+            state,
+            rules,
+            guard,
+            reservation,
+            request,
+            span,
+        }
+    }
+
+    /// The record of a granted attempt.
+    pub(crate) fn record(&self, grant: &AttemptGrant) -> AttemptRecord<'_, S> {
+        AttemptRecord::new(&self.state, &self.guard, grant.fence())
+    }
+
+    /// The span that puts the operation on every log line of an attempt.
+    pub(crate) fn log_span(&self, grant: &AttemptGrant) -> Span {
+        let Fence { id, attempt } = grant.fence();
+        let operation = self.reservation.identity.operation();
+        spans::logged(id, Some(attempt), Some(operation))
+    }
+
+    /// When a response that is stored now stops being replayed, by the store's clock.
+    pub(crate) fn expires_at(&self, grant: &AttemptGrant) -> Timestamp {
+        let policy = &self.guard.route.policy;
+        let since = self.state.clock.now().as_micros() - grant.granted_at.as_micros();
+        let at_grant = grant.grant.locked_until.as_micros() - micros(policy.lease);
+        Timestamp::from_micros(at_grant.saturating_add(since)).saturating_add(policy.windows.replay)
+    }
+}
+
+impl AttemptGrant {
+    pub(crate) fn fence(&self) -> Fence {
+        self.grant.fence
+    }
+
+    pub(crate) fn id(&self) -> OperationId {
+        self.grant.fence.id
+    }
+}

@@ -1,0 +1,101 @@
+//! The layer's metrics. Keys and tenants are never labels.
+
+use std::sync::OnceLock;
+
+use metrics::{Counter, Histogram, Label};
+
+/// Names of the metrics that the layer writes, each labelled by `operation`.
+pub mod names {
+    /// Executions granted under a key that was new.
+    pub const CREATED: &str = "api_idempotency_reserve_created_total";
+    /// Requests answered with a stored response.
+    pub const REPLAY: &str = "api_idempotency_reserve_replay_total";
+    /// Requests that found an execution in progress.
+    pub const IN_PROGRESS: &str = "api_idempotency_reserve_in_progress_total";
+    /// Requests under a key that was used for something else.
+    pub const KEY_MISUSE: &str = "api_idempotency_reserve_key_misuse_total";
+    /// Executions granted again, after proof that nothing had happened.
+    pub const FAILED_RETRY: &str = "api_idempotency_reserve_failed_retry_total";
+    /// Requests that found an unknown outcome.
+    pub const UNKNOWN: &str = "api_idempotency_reserve_unknown_total";
+    /// Requests after their replay window.
+    pub const EXPIRED: &str = "api_idempotency_reserve_expired_total";
+    /// Store calls that failed.
+    pub const STORE_ERROR: &str = "api_idempotency_store_error_total";
+    /// Writes of an attempt that no longer owned its record.
+    pub const FENCED: &str = "api_idempotency_fenced_total";
+    /// Requests that passed without a key.
+    pub const UNGUARDED: &str = "api_idempotency_unguarded_total";
+    /// How long reserving takes.
+    pub const RESERVE_SECONDS: &str = "api_idempotency_reserve_seconds";
+    /// How long recording an end takes.
+    pub const COMPLETE_SECONDS: &str = "api_idempotency_complete_seconds";
+    /// How long executing takes.
+    pub const EXECUTE_SECONDS: &str = "api_idempotency_execute_seconds";
+}
+
+/// One route's metrics, registered at the route's first request: a recorder that is installed
+/// later does not see them.
+#[derive(Debug)]
+pub(crate) struct RouteMetrics {
+    label: String,
+    handles: OnceLock<Handles>,
+}
+
+pub(crate) struct Handles {
+    pub(crate) created: Counter,
+    pub(crate) replay: Counter,
+    pub(crate) in_progress: Counter,
+    pub(crate) key_misuse: Counter,
+    pub(crate) failed_retry: Counter,
+    pub(crate) unknown: Counter,
+    pub(crate) expired: Counter,
+    pub(crate) store_error: Counter,
+    pub(crate) fenced: Counter,
+    pub(crate) unguarded: Counter,
+    pub(crate) reserve_seconds: Histogram,
+    pub(crate) complete_seconds: Histogram,
+    pub(crate) execute_seconds: Histogram,
+}
+
+impl std::fmt::Debug for Handles {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Handles")
+    }
+}
+
+impl RouteMetrics {
+    pub(crate) fn new(label: impl Into<String>) -> Self {
+        Self {
+            label: label.into(),
+            handles: OnceLock::new(),
+        }
+    }
+}
+
+impl std::ops::Deref for RouteMetrics {
+    type Target = Handles;
+
+    fn deref(&self) -> &Handles {
+        self.handles.get_or_init(|| {
+            let labels = || vec![Label::new("operation", self.label.clone())];
+            let counter = |name: &'static str| metrics::counter!(name, labels());
+            let histogram = |name: &'static str| metrics::histogram!(name, labels());
+            Handles {
+                created: counter(names::CREATED),
+                replay: counter(names::REPLAY),
+                in_progress: counter(names::IN_PROGRESS),
+                key_misuse: counter(names::KEY_MISUSE),
+                failed_retry: counter(names::FAILED_RETRY),
+                unknown: counter(names::UNKNOWN),
+                expired: counter(names::EXPIRED),
+                store_error: counter(names::STORE_ERROR),
+                fenced: counter(names::FENCED),
+                unguarded: counter(names::UNGUARDED),
+                reserve_seconds: histogram(names::RESERVE_SECONDS),
+                complete_seconds: histogram(names::COMPLETE_SECONDS),
+                execute_seconds: histogram(names::EXECUTE_SECONDS),
+            }
+        })
+    }
+}

@@ -1,0 +1,3 @@
+-- Fails where a statement of the transaction failed. PostgreSQL would answer COMMIT without an
+-- error and roll back.
+SELECT

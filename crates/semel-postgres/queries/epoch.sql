@@ -1,2 +1,0 @@
--- How many erasures there were.
-SELECT erasures FROM semel.epoch

@@ -1,0 +1,2 @@
+-- The number of erasures so far.
+SELECT erasures FROM semel.epoch

@@ -1,0 +1,5 @@
+-- Holds an aggregate back until a time. Rust computes the delay, since it depends on the event.
+INSERT INTO semel.outbox_held AS held (aggregate, until, reason)
+VALUES ($1, $2, $3)
+ON CONFLICT (aggregate) DO UPDATE
+SET until = excluded.until, reason = excluded.reason

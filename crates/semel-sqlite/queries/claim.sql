@@ -1,4 +1,0 @@
--- The next look at an unknown that was just claimed.
-UPDATE semel_operations
-SET reconcile_after = ?2, reconcile_attempts = ?3, updated_at = ?4
-WHERE id = ?1

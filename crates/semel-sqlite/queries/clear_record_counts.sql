@@ -1,0 +1,2 @@
+-- Deletes the counts of the scan before.
+DELETE FROM semel_census

@@ -1,3 +1,0 @@
--- What is known by now of one tenant and command.
-INSERT OR REPLACE INTO semel_misuse (tenant, operation, count, first_at, last_at, last_id)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6)

@@ -1,8 +1,0 @@
--- Keeps so many, the latest. Whoever can make up tenants must not fill the file with them.
-DELETE FROM semel_misuse
-WHERE (tenant, operation) IN (
-    SELECT tenant, operation
-    FROM semel_misuse
-    ORDER BY last_at DESC, tenant DESC, operation DESC
-    LIMIT -1 OFFSET ?1
-)

@@ -1,2 +1,0 @@
--- What the census before counted goes.
-DELETE FROM semel_census

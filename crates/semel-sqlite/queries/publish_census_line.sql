@@ -1,3 +1,0 @@
--- One line of a census.
-INSERT INTO semel_census (place, operation, status, count)
-VALUES (?1, ?2, ?3, ?4)

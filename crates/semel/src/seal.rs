@@ -1,0 +1,3 @@
+//! Encryption at rest, in front of any store.
+
+pub use semel_seal::*;

@@ -1,0 +1,116 @@
+//! Services over HTTP: one behind the layer, one written by hand.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use anyhow::Result;
+
+use super::Extent;
+use super::measurements::{Lines, Measurement};
+use super::server::Server;
+use crate::client::Latencies;
+use crate::http::{Case, Round, Starter, Traffic};
+use crate::store::scratch;
+use crate::target::{Limit, Target};
+
+const LAYER_NEW: &str = "layer, new keys";
+const HAND_NEW: &str = "hand-written, new keys";
+const LAYER_REPLAY: &str = "layer, replay from Postgres";
+const HAND_REPLAY: &str = "hand-written, replay";
+
+/// Who serves, and what it is sent.
+struct Measured {
+    name: &'static str,
+    /// Of [`crate::serve::Application`].
+    application: &'static str,
+    traffic: fn() -> Traffic,
+}
+
+const MEASURED: [Measured; 4] = [
+    Measured {
+        name: LAYER_NEW,
+        application: "postgres-layer",
+        traffic: Traffic::new_keys,
+    },
+    Measured {
+        name: HAND_NEW,
+        application: "hand-written",
+        traffic: Traffic::new_keys,
+    },
+    Measured {
+        name: LAYER_REPLAY,
+        application: "postgres-layer",
+        traffic: Traffic::replays,
+    },
+    Measured {
+        name: HAND_REPLAY,
+        application: "hand-written",
+        traffic: Traffic::replays,
+    },
+];
+
+pub(super) fn run(
+    server: &Server,
+    extent: &Extent,
+    directory: Option<PathBuf>,
+) -> Result<Vec<Target>> {
+    let directory = scratch(directory)?;
+    let start = Starter {
+        directory: directory.path(),
+    };
+    let mut lines = Lines::default();
+    let mut latencies = Latencies::new();
+    for round in 0..extent.rounds {
+        for turn in 0..MEASURED.len() {
+            let Measured {
+                name,
+                application,
+                traffic,
+            } = MEASURED[(turn + round) % MEASURED.len()];
+            if !extent.wants(name) {
+                continue;
+            }
+            let database = server.fresh("http")?;
+            let service = start.own(&format!("{name}, round {round}"), |_| {
+                vec![application.into(), "--url".into(), (&database.url).into()]
+            })?;
+            let mut case = Case::new(name, Rc::new(service), traffic()).in_front_of(server.tree);
+            case.fill(extent.connections, &mut latencies)?;
+            let round = case.measure(extent.connections, extent.time, &mut latencies)?;
+            lines.record(name, measurement(&round));
+        }
+    }
+    let heading = format!("HTTP: 1 KiB JSON, {} connections", extent.connections);
+    lines.table(&heading, "service");
+    Ok(targets(&lines))
+}
+
+fn measurement(round: &Round) -> Measurement {
+    Measurement {
+        per_second: round.per_second,
+        cpu_own: round.cpu_micros,
+        cpu_postgres: round.cpu_micros_total - round.cpu_micros,
+        latencies: Some([round.p50_micros, round.p99_micros]),
+    }
+}
+
+fn targets(lines: &Lines) -> Vec<Target> {
+    let rate = |name, other| lines.ratio(name, other, |one| one.per_second);
+    vec![
+        Target::new(
+            "HTTP, new keys: rate / hand-written",
+            rate(LAYER_NEW, HAND_NEW),
+            Limit::AtLeast(3.0),
+        ),
+        Target::new(
+            "HTTP, new keys: CPU / hand-written",
+            lines.ratio(LAYER_NEW, HAND_NEW, Measurement::cpu),
+            Limit::AtMost(0.35),
+        ),
+        Target::new(
+            "HTTP, replay: rate / hand-written",
+            rate(LAYER_REPLAY, HAND_REPLAY),
+            Limit::AtLeast(5.0),
+        ),
+    ]
+}

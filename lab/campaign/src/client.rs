@@ -1,0 +1,373 @@
+//! Clients that retry, and sometimes misbehave.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use semel_campaign_checker::history::{Call, Outcome, Peek, Sent};
+use tokio::time::{Instant, sleep};
+
+use crate::http::{Answer, Connections, Reply, SendMode};
+use crate::operation::{Leg, MalformedRequest, Operation, OperationIndex, Operations, Route};
+use crate::plan::LEASE_MS;
+use crate::random::Random;
+use crate::record::Recorder;
+
+/// How often a client tries before it leaves an operation for later.
+const TRIES: u32 = 5;
+/// The first pause between two tries; then twice as long each time.
+const PAUSE: Duration = Duration::from_millis(60);
+const LONGEST_PAUSE: Duration = Duration::from_millis(800);
+/// How many requests at once are duplicates of each other, at most.
+const MOST_DUPLICATES: u64 = 3;
+/// Headers that may differ between an answer and its replay. The first answer announces the end of
+/// the replay window before it is recorded, so that header may be a little off; it is not part of the
+/// stored answer.
+const NOT_REPLAYED: [&str; 4] = [
+    "date",
+    "connection",
+    "idempotent-replayed",
+    "idempotency-key-expires",
+];
+/// Codes of refusals after which this call executed nothing, whatever their status. The last one is
+/// the application's.
+const NOT_EXECUTED: [&str; 4] = [
+    "idempotency_store_unavailable",
+    "upstream_unreachable",
+    "operation_not_executed",
+    "provider_unreachable",
+];
+/// A client that retries without pause meets the end of a lease before any sweeper.
+const HAMMERS_ONE_IN: u64 = 8;
+const BLOW: Duration = Duration::from_millis(70);
+/// A little longer than two leases.
+const HAMMERING: Duration = Duration::from_millis(2 * LEASE_MS + LEASE_MS / 4);
+/// The code of an operation whose record is kept in any case, so that another body can be sent.
+const UNKNOWN: &str = "idempotency_outcome_unknown";
+/// When a client hangs up at the latest: after this time, and this many bytes of the answer.
+const HANG_UP_MS: u64 = 200;
+const HANG_UP_BYTES: usize = 400;
+/// Faults of the provider for one payment.
+const PROVIDER_FAULTS: [&str; 6] = [
+    "decline",
+    "reset_after_success",
+    "reset_before",
+    "error_500",
+    "slow:700",
+    "slow:4500",
+];
+
+/// What clients do in a phase. The numbers are "one in so many operations"; 0 is never.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Traffic {
+    pub(crate) leg: Leg,
+    /// A client that disconnects, sends slowly, or sends a malformed request.
+    pub(crate) badly: u64,
+    /// A fault of the provider.
+    pub(crate) provider: u64,
+    /// How often each operation is replayed; 0 is now and then.
+    pub(crate) again: u64,
+}
+
+/// The name and address of a gateway.
+#[derive(Clone, Debug)]
+pub(crate) struct Gateway {
+    pub(crate) name: String,
+    pub(crate) address: SocketAddr,
+}
+
+/// State shared by all clients.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    pub(crate) recorder: Recorder,
+    pub(crate) operations: Arc<Operations>,
+    pub(crate) postgres: Vec<Gateway>,
+    pub(crate) sqlite: Vec<Gateway>,
+}
+
+/// A client.
+#[derive(Debug)]
+pub(crate) struct Client {
+    shared: Shared,
+    random: Random,
+    connections: Connections,
+}
+
+impl Client {
+    pub(crate) fn new(shared: Shared, random: Random) -> Self {
+        Self {
+            shared,
+            random,
+            connections: Connections::default(),
+        }
+    }
+
+    /// Makes payments until it is time to stop.
+    pub(crate) async fn work(&mut self, traffic: Traffic, until: Instant) {
+        while Instant::now() < until {
+            let badly = self.random.one_in(traffic.badly);
+            if badly && self.random.one_in(2) {
+                self.send_malformed(traffic.leg).await;
+            } else {
+                self.pay(traffic, badly, until).await;
+            }
+        }
+    }
+
+    async fn pay(&mut self, traffic: Traffic, badly: bool, until: Instant) {
+        let operations = Arc::clone(&self.shared.operations);
+        let (operation, index) = operations.wanted(traffic.leg, &mut self.random);
+        self.shared.recorder.operation(operation.line(false));
+        let fault = self.random.one_in(traffic.provider);
+        let fault = fault.then(|| *self.random.pick(&PROVIDER_FAULTS));
+        let mut concluded = if badly {
+            self.misbehave(&operation, fault).await
+        } else if self.random.one_in(12) {
+            self.call_together(&operation, fault).await
+        } else {
+            self.call(&operation, fault, SendMode::Normal).await
+        };
+        // Where the provider gets no key, a second execution is a second charge.
+        let hammers = operation.route == Route::Strict && self.random.one_in(HAMMERS_ONE_IN);
+        if concluded != Outcome::Ok && hammers {
+            concluded = self.hammer(&operation, until).await;
+        }
+        let mut pause = PAUSE;
+        for _ in 1..TRIES {
+            if concluded == Outcome::Ok || Instant::now() >= until {
+                break;
+            }
+            let more = pause * u32::try_from(self.random.below(100)).unwrap_or_default() / 200;
+            sleep(pause + more).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            concluded = self.call(&operation, None, SendMode::Normal).await;
+        }
+        if concluded != Outcome::Ok {
+            return;
+        }
+        operations.end(index);
+        let again = match traffic.again {
+            0 => u64::from(self.random.one_in(12)),
+            times => times,
+        };
+        for _ in 0..again {
+            self.call(&operation, None, SendMode::Normal).await;
+        }
+        if self.random.one_in(12) {
+            self.misuse(&operation, "misuse").await;
+        }
+    }
+
+    /// Retries without pause past the end of a lease.
+    async fn hammer(&mut self, operation: &Operation, until: Instant) -> Outcome {
+        self.shared.recorder.fault("hammer", "client");
+        let until = until.min(Instant::now() + HAMMERING);
+        loop {
+            let concluded = self.call(operation, None, SendMode::Normal).await;
+            if concluded == Outcome::Ok || Instant::now() >= until {
+                return concluded;
+            }
+            sleep(BLOW).await;
+        }
+    }
+
+    /// Retries until there is a final answer, or it is time to stop.
+    pub(crate) async fn retry_until(
+        &mut self,
+        operation: &Operation,
+        index: OperationIndex,
+        until: Instant,
+    ) {
+        let mut pause = PAUSE;
+        loop {
+            let concluded = self.call(operation, None, SendMode::Normal).await;
+            if concluded == Outcome::Ok {
+                self.shared.operations.end(index);
+                return;
+            }
+            if Instant::now() >= until {
+                return;
+            }
+            sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Reads the status of an operation, as its tenant and as another one.
+    pub(crate) async fn read_status(&mut self, operation: &Operation, id: &str) {
+        for own in [true, false] {
+            let gateway = self.gateway(operation.leg);
+            let request = operation.peek(id, own);
+            let reply = self
+                .connections
+                .call(gateway.address, &request, SendMode::Normal);
+            if let Reply::Answer(answer) = reply.await {
+                self.shared.recorder.peek(Peek {
+                    at_ms: self.shared.recorder.now_ms(),
+                    op: operation.number,
+                    own,
+                    status: answer.status,
+                });
+            }
+        }
+    }
+
+    async fn call(
+        &mut self,
+        operation: &Operation,
+        fault: Option<&str>,
+        manner: SendMode,
+    ) -> Outcome {
+        let request = operation.request(fault, &mut self.random);
+        let result = self.send(operation, &request, manner, Sent::Same).await;
+        // Not before it is unknown or finished: a released reservation is forgotten, and the other
+        // body might then be accepted as the first request.
+        if result.code.as_deref() == Some(UNKNOWN)
+            && result.status == Some(409)
+            && self.random.one_in(4)
+        {
+            self.misuse(operation, "misuse_of_unknown").await;
+        }
+        result.outcome
+    }
+
+    async fn misuse(&mut self, operation: &Operation, name: &str) {
+        self.shared.recorder.fault(name, "client");
+        let request = operation.misuse(&mut self.random);
+        let sent = Sent::OtherBody;
+        self.send(operation, &request, SendMode::Normal, sent).await;
+    }
+
+    async fn send_malformed(&mut self, leg: Leg) {
+        let operations = Arc::clone(&self.shared.operations);
+        let operation = operations.refusable(leg, &mut self.random);
+        self.shared.recorder.operation(operation.line(true));
+        let how = *self.random.pick(&MalformedRequest::ALL);
+        self.shared.recorder.fault(how.name(), "client");
+        let request = operation.bad(how, &mut self.random);
+        let sent = Sent::Malformed;
+        self.send(&operation, &request, SendMode::Normal, sent)
+            .await;
+    }
+
+    async fn misbehave(&mut self, operation: &Operation, fault: Option<&str>) -> Outcome {
+        let length = operation.request(None, &mut self.random).len();
+        let (name, manner) = match self.random.below(4) {
+            0 | 1 => ("disconnect", SendMode::CutAt(self.random.index(length + 1))),
+            2 => {
+                let after = Duration::from_millis(self.random.below(HANG_UP_MS));
+                let bytes = self.random.index(HANG_UP_BYTES);
+                ("hang_up", SendMode::HangUp { after, bytes })
+            }
+            _ => ("slow_sender", SendMode::Slowly),
+        };
+        self.shared.recorder.fault(name, "client");
+        self.call(operation, fault, manner).await
+    }
+
+    /// The same request several times at once, by different connections.
+    async fn call_together(&mut self, operation: &Operation, fault: Option<&str>) -> Outcome {
+        let count = self.random.between(2, MOST_DUPLICATES);
+        self.shared.recorder.fault("duplicates", "client");
+        let mut others: Vec<Self> = (0..count)
+            .map(|_| Self::new(self.shared.clone(), self.random.fork()))
+            .collect();
+        let calls = others
+            .iter_mut()
+            .map(|other| other.call(operation, fault, SendMode::Normal));
+        let concluded = join_all(calls).await;
+        if concluded.contains(&Outcome::Ok) {
+            Outcome::Ok
+        } else {
+            Outcome::Indeterminate
+        }
+    }
+
+    async fn send(
+        &mut self,
+        operation: &Operation,
+        request: &[u8],
+        manner: SendMode,
+        sent: Sent,
+    ) -> CallResult {
+        let gateway = self.gateway(operation.leg);
+        let recorder = self.shared.recorder.clone();
+        let (began_ms, phase) = (recorder.now_ms(), recorder.phase());
+        let reply = self
+            .connections
+            .call(gateway.address, request, manner)
+            .await;
+        let mut call = Call {
+            op: operation.number,
+            began_ms,
+            ended_ms: recorder.now_ms(),
+            phase,
+            gateway: gateway.name,
+            sent,
+            outcome: Outcome::Indeterminate,
+            status: None,
+            code: None,
+            replayed: false,
+            body: None,
+            headers: Vec::new(),
+            why: None,
+        };
+        match reply {
+            Reply::Answer(answer) => record_answer(&mut call, &answer),
+            Reply::Refused => {
+                call.outcome = Outcome::Failed;
+                call.why = Some("refused".to_owned());
+            }
+            Reply::Nothing(why) => call.why = Some(why),
+        }
+        let result = CallResult {
+            outcome: call.outcome,
+            status: call.status,
+            code: call.code.clone(),
+        };
+        recorder.call(call);
+        result
+    }
+
+    fn gateway(&mut self, leg: Leg) -> Gateway {
+        let gateways = match leg {
+            Leg::Postgres => &self.shared.postgres,
+            Leg::Sqlite => &self.shared.sqlite,
+        };
+        self.random.pick(gateways).clone()
+    }
+}
+
+/// The part of an answer that decides what comes next.
+struct CallResult {
+    outcome: Outcome,
+    status: Option<u16>,
+    code: Option<String>,
+}
+
+/// Copies the answer into the call's line.
+fn record_answer(call: &mut Call, answer: &Answer) {
+    call.status = Some(answer.status);
+    call.body = Some(String::from_utf8_lossy(&answer.body).into_owned());
+    call.replayed = answer.header("idempotent-replayed") == Some("true");
+    if matches!(answer.status, 201 | 402) {
+        call.outcome = Outcome::Ok;
+        let repeated = answer.headers.iter();
+        let repeated = repeated.filter(|(name, _)| !NOT_REPLAYED.contains(&name.as_str()));
+        call.headers = repeated.cloned().collect();
+        // Only the order of lines with one name matters, and a stable sort keeps it.
+        call.headers.sort_by(|(one, _), (other, _)| one.cmp(other));
+        return;
+    }
+    let problem: Option<serde_json::Value> = serde_json::from_slice(&answer.body).ok();
+    call.code = problem.and_then(|problem| Some(problem.get("code")?.as_str()?.to_owned()));
+    let code = call.code.as_deref().unwrap_or_default();
+    let refused = matches!(
+        answer.status,
+        400 | 404 | 405 | 410 | 411 | 413 | 414 | 415 | 422 | 431
+    );
+    if refused || NOT_EXECUTED.contains(&code) {
+        call.outcome = Outcome::Failed;
+    }
+}

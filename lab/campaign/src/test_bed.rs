@@ -1,0 +1,297 @@
+//! The system under test: the stores, the gateways, the worker, the application and the provider.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use semel_testkit::pg_proxy::Proxy;
+use semel_testkit::postgres_server::Server;
+use serde_json::Value;
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+use crate::chaos::Chaos;
+use crate::client::Gateway;
+use crate::clock::Shifted;
+use crate::disk::SmallDisk;
+use crate::http;
+use crate::plan::{GATEWAYS, Target};
+use crate::process::{Process, free_address};
+use crate::redis::Redis;
+
+const CONFIG: &str = include_str!("semel.toml");
+/// Where the application keeps its payments, if it exists: its process is killed but the machine is
+/// not, and this leaves the disk to the ledger.
+const MEMORY: &str = "/dev/shm";
+/// The SQLite store, on a disk of its own.
+pub(crate) const SQLITE_FILE: &str = "semel.db";
+/// The disk of the SQLite store: a few times what it needs, its log of 64 MiB included.
+const SMALL_DISK: u64 = 384 << 20;
+/// How long anything may take to answer for the first time.
+const PATIENCE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(50);
+/// An admin request that succeeds once the store is open.
+const STORE_IS_OPEN: &str = "/api/v1/operations?limit=1";
+/// Less than the gateways wait for the application.
+const PROVIDER_TIMEOUT_MS: &str = "2500";
+
+/// The programs under test.
+#[derive(Clone, Debug)]
+pub(crate) struct Programs {
+    pub(crate) semel: PathBuf,
+    pub(crate) payments: PathBuf,
+}
+
+/// A gateway process with its two addresses.
+#[derive(Debug)]
+pub(crate) struct GatewayProcess {
+    pub(crate) process: Process,
+    pub(crate) address: SocketAddr,
+    pub(crate) admin: SocketAddr,
+}
+
+/// The system under test. Dropping it stops every process.
+#[derive(Debug)]
+pub(crate) struct TestBed {
+    pub(crate) gateways: Vec<GatewayProcess>,
+    pub(crate) worker: Process,
+    worker_admin: SocketAddr,
+    pub(crate) sqlite: GatewayProcess,
+    pub(crate) app: Process,
+    pub(crate) app_address: SocketAddr,
+    pub(crate) provider_address: SocketAddr,
+    provider: Process,
+    /// One for each gateway, and one for the worker.
+    pub(crate) links: Vec<Proxy>,
+    pub(crate) chaos: Chaos,
+    redis: Mutex<Redis>,
+    pub(crate) postgres: Arc<Server>,
+    pub(crate) clock: Result<Arc<Shifted>, String>,
+    pub(crate) disk: Result<SmallDisk, String>,
+    pub(crate) ledger: PathBuf,
+    _memory: TempDir,
+}
+
+/// Configures processes.
+struct Launcher<'p> {
+    programs: &'p Programs,
+    place: &'p Path,
+}
+
+impl Launcher<'_> {
+    fn process(&self, name: &str, program: &Path, arguments: &[&str]) -> Process {
+        let arguments = arguments.iter().map(ToString::to_string).collect();
+        let log = self.place.join(format!("{name}.log"));
+        Process::new(name, program.to_owned(), arguments, log)
+    }
+
+    fn provider(&self, address: SocketAddr, ledger: &Path) -> Process {
+        let (address, ledger) = (address.to_string(), ledger.to_string_lossy());
+        let arguments = ["provider", "--listen", &address, "--ledger", &ledger];
+        self.process("provider", &self.programs.payments, &arguments)
+    }
+
+    fn app(&self, address: SocketAddr, provider: SocketAddr, database: &Path) -> Process {
+        let (address, provider) = (address.to_string(), format!("http://{provider}"));
+        let database = database.to_string_lossy();
+        let mut arguments = vec!["app", "--unkeyed", "--listen", &address];
+        arguments.extend(["--provider", &provider, "--database", &database]);
+        arguments.extend(["--provider-timeout-ms", PROVIDER_TIMEOUT_MS]);
+        self.process("app", &self.programs.payments, &arguments)
+    }
+
+    fn gateway(
+        &self,
+        name: &str,
+        store: &str,
+        upstream: &str,
+        worker: bool,
+    ) -> Result<GatewayProcess> {
+        let (address, admin) = (free_address()?, free_address()?);
+        let (listen, admin_listen) = (address.to_string(), admin.to_string());
+        let config = self.config(store);
+        let config = config.to_string_lossy();
+        let mut arguments = vec!["gateway", "--config", &config, "--listen", &listen];
+        arguments.extend(["--admin-listen", &admin_listen, "--upstream", upstream]);
+        arguments.extend(["--store", store, "--threads", "1"]);
+        if !worker {
+            arguments.push("--no-worker");
+        }
+        Ok(GatewayProcess {
+            process: self.process(name, &self.programs.semel, &arguments),
+            address,
+            admin,
+        })
+    }
+
+    fn worker(&self, store: &str, upstream: &str, admin: SocketAddr) -> Process {
+        let admin = admin.to_string();
+        let config = self.config(store);
+        let config = config.to_string_lossy();
+        let mut arguments = vec!["worker", "--config", &config, "--admin-listen", &admin];
+        arguments.extend(["--upstream", upstream, "--store", store]);
+        self.process("worker", &self.programs.semel, &arguments)
+    }
+
+    /// Only the shared store has a shared cache.
+    fn config(&self, store: &str) -> PathBuf {
+        let alone = store.starts_with("sqlite:");
+        let name = if alone { "alone.toml" } else { "shared.toml" };
+        self.place.join(name)
+    }
+
+    fn write_configs(&self, redis: &Redis) -> Result<()> {
+        let cache = format!("cache = \"{}\"", redis.url());
+        for (name, cache) in [("shared.toml", cache.as_str()), ("alone.toml", "")] {
+            fs::write(self.place.join(name), CONFIG.replace("{{cache}}", cache))?;
+        }
+        Ok(())
+    }
+}
+
+impl TestBed {
+    pub(crate) async fn prepare(programs: &Programs, place: &Path, seed: u64) -> Result<Self> {
+        let launcher = Launcher { programs, place };
+        let postgres = tokio::task::spawn_blocking(Server::start).await?;
+        let postgres = postgres.context("a campaign needs PostgreSQL's programs")?;
+        let redis = Redis::start()?;
+        launcher.write_configs(&redis)?;
+        let memory = memory()?;
+        let ledger = place.join("ledger.jsonl");
+        let (provider_address, app_address) = (free_address()?, free_address()?);
+        let provider = launcher.provider(provider_address, &ledger);
+        let database = memory.path().join("payments.db");
+        let app = launcher.app(app_address, provider_address, &database);
+        let chaos = Chaos::in_front_of(app_address, seed).await?;
+        let upstream = format!("http://{}", chaos.address());
+
+        let mut links = Vec::new();
+        for _ in 0..=GATEWAYS {
+            links.push(Proxy::in_front_of(&postgres.url()).await);
+        }
+        // The first one runs a worker, beside the separate one.
+        let gateways = (0..GATEWAYS).map(|number| {
+            let name = format!("gateway-{}", number + 1);
+            launcher.gateway(&name, links[number].url(), &upstream, number == 0)
+        });
+        let gateways = gateways.collect::<Result<Vec<_>>>()?;
+        let worker_admin = free_address()?;
+        let worker = launcher.worker(links[GATEWAYS].url(), &upstream, worker_admin);
+        let disk = SmallDisk::mount(SMALL_DISK).map_err(|error| format!("{error:#}"));
+        let store = disk
+            .as_ref()
+            .map_or(place, SmallDisk::path)
+            .join(SQLITE_FILE);
+        let store = format!("sqlite:{}", store.display());
+        let sqlite = launcher.gateway("gateway-sqlite", &store, &upstream, true)?;
+        let clock = Shifted::new(place).map_err(|error| format!("{error:#}"));
+        let test_bed = Self {
+            gateways,
+            worker,
+            worker_admin,
+            sqlite,
+            app,
+            app_address,
+            provider,
+            provider_address,
+            links,
+            chaos,
+            redis: Mutex::new(redis),
+            postgres: Arc::new(postgres),
+            clock: clock.map(Arc::new),
+            disk,
+            ledger,
+            _memory: memory,
+        };
+        test_bed.start().await?;
+        Ok(test_bed)
+    }
+
+    async fn start(&self) -> Result<()> {
+        self.provider.start()?;
+        self.app.start()?;
+        wait_for_answer(self.provider_address, "/pending").await?;
+        wait_for_answer(self.app_address, "/summary").await?;
+        // One after the other: the first one creates the schema.
+        for gateway in self.gateway_processes() {
+            gateway.process.start()?;
+            wait_for_answer(gateway.admin, STORE_IS_OPEN).await?;
+        }
+        // A worker that cannot open its store exits, which would count as a crash.
+        self.worker.start()?;
+        wait_for_answer(self.worker_admin, STORE_IS_OPEN).await
+    }
+
+    /// All gateways.
+    pub(crate) fn gateway_processes(&self) -> impl Iterator<Item = &GatewayProcess> {
+        self.gateways.iter().chain([&self.sqlite])
+    }
+
+    /// The processes that may be killed.
+    pub(crate) fn processes(&self) -> impl Iterator<Item = &Process> {
+        let gateways = self.gateway_processes().map(|gateway| &gateway.process);
+        gateways.chain([&self.worker, &self.app])
+    }
+
+    pub(crate) fn process(&self, target: Target) -> &Process {
+        match target {
+            Target::Gateway(number) => &self.gateways[number].process,
+            Target::Worker => &self.worker,
+            Target::App => &self.app,
+            Target::Sqlite => &self.sqlite.process,
+        }
+    }
+
+    pub(crate) fn redis(&self) -> MutexGuard<'_, Redis> {
+        self.redis.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The addresses that clients use.
+    pub(crate) fn addresses(&self) -> (Vec<Gateway>, Vec<Gateway>) {
+        let known = |gateway: &GatewayProcess| Gateway {
+            name: gateway.process.name().to_owned(),
+            address: gateway.address,
+        };
+        let gateways = self.gateways.iter().map(known).collect();
+        (gateways, vec![known(&self.sqlite)])
+    }
+
+    /// Waits until every gateway has its store.
+    pub(crate) async fn wait_until_up(&self) -> Result<()> {
+        for gateway in self.gateway_processes() {
+            wait_for_answer(gateway.admin, STORE_IS_OPEN).await?;
+        }
+        Ok(())
+    }
+
+    /// How many payments are in progress, in the application and at the provider.
+    pub(crate) async fn under_way(&self) -> Result<u64> {
+        let pending = http::ask(self.provider_address, "/pending", None).await?;
+        let summary = http::ask(self.app_address, "/summary", None).await?;
+        let processing = &summary["by_status"]["processing"];
+        let count = |value: &Value| value.as_u64().unwrap_or_default();
+        Ok(count(&pending) + count(processing))
+    }
+}
+
+/// Waits until a request is answered.
+async fn wait_for_answer(address: SocketAddr, path: &str) -> Result<()> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        match http::ask(address, path, None).await {
+            Ok(_) => return Ok(()),
+            Err(error) if Instant::now() > until => return Err(error),
+            Err(_) => sleep(POLL).await,
+        }
+    }
+}
+
+fn memory() -> Result<TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("semel-campaign-");
+    let directory = builder.tempdir_in(MEMORY).or_else(|_| builder.tempdir());
+    directory.context("cannot create a temporary directory")
+}

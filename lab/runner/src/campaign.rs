@@ -1,0 +1,162 @@
+//! `cargo xtask campaign`: the fault campaign, and the simulation beside it.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use crate::evidence;
+use crate::process::{Interrupt, cargo, now, run_interruptible, target_directory};
+use crate::servers::{self, Server};
+use xtask::{DIST, FEATURES};
+
+/// The product, built as it is shipped and by itself: other packages could enable features of shared
+/// dependencies.
+const SHIPPED: &[&str] = &["semel-cli"];
+/// The test programs.
+const HARNESS: &[&str] = &["payments", "semel-campaign", "semel-simulation"];
+/// The number of simulation seeds, in the long run and in the short one.
+const SEEDS: &str = "20000";
+const FEW_SEEDS: &str = "1000";
+/// Where Debian keeps libraries, by architecture.
+const LIBRARIES: &str = "/usr/lib";
+
+/// Runs the campaign and the simulation, records their results, and fails if either fails.
+///
+/// The short form uses an unoptimised build and skips faults that the machine does not support. The
+/// long form requires every fault.
+pub(crate) fn run_all(
+    root: &Path,
+    may_install: bool,
+    short: bool,
+    seed: Option<u64>,
+) -> Result<()> {
+    let interrupt = Interrupt::listen()?;
+    servers::ensure_programs(&[Server::Postgres, Server::Redis], may_install)?;
+    servers::ensure_package("libfaketime", has_libfaketime, may_install);
+    servers::ensure_program("mkfs.ext4", "e2fsprogs", may_install);
+
+    build(root, short, &interrupt)?;
+    let target = target_directory(root)?;
+    let programs = target.join(if short { "debug" } else { DIST });
+    let place = target.join("campaign");
+    fs::create_dir_all(&place)?;
+
+    let started = now();
+    let mut campaign = Command::new(programs.join("semel-campaign"));
+    campaign
+        .current_dir(root)
+        .arg("--semel")
+        .arg(programs.join("semel"))
+        .arg("--payments")
+        .arg(programs.join("payments"))
+        .arg("--keep")
+        .arg(fresh(&place.join("run"))?);
+    if short {
+        campaign.args(["--short", "--allow-skips"]);
+    }
+    if let Some(seed) = seed {
+        campaign.arg("--seed").arg(seed.to_string());
+    }
+    let mut simulation = Command::new(programs.join("semel-simulation"));
+    simulation
+        .current_dir(root)
+        .args(["--seeds", if short { FEW_SEEDS } else { SEEDS }]);
+    if !short {
+        // New seeds in every run, in addition to the fixed ones.
+        simulation.arg("--base").arg(any_base().to_string());
+    }
+
+    // Run both even if the first fails: the second may show the cause.
+    let broken = part(root, "campaign", short, &mut campaign, &place, &interrupt)?;
+    let simulated = part(
+        root,
+        "simulation",
+        short,
+        &mut simulation,
+        &place,
+        &interrupt,
+    )?;
+    println!("in {:.0} s", started.elapsed().as_secs_f32());
+    match (broken, simulated) {
+        (true, true) => Ok(()),
+        (false, true) => bail!("the campaign failed, or does not count: see above"),
+        (true, false) => bail!("the simulation failed: see above"),
+        (false, false) => bail!("the campaign and the simulation failed: see above"),
+    }
+}
+
+/// The short form uses the features of the tests, which are built anyway.
+pub(crate) fn build(root: &Path, short: bool, interrupt: &Interrupt) -> Result<()> {
+    if short {
+        let mut everything = cargo(root);
+        everything
+            .args(["build", "--workspace", "--all-targets"])
+            .args(FEATURES);
+        return run_interruptible(&mut everything, interrupt);
+    }
+    for packages in [SHIPPED, HARNESS] {
+        let mut some = cargo(root);
+        some.args(["build", "--profile", DIST, "--bins"]);
+        some.args(packages.iter().flat_map(|package| ["-p", *package]));
+        if packages == SHIPPED {
+            some.args(["--features", DIST]);
+        }
+        run_interruptible(&mut some, interrupt)?;
+    }
+    Ok(())
+}
+
+/// Runs one part and records its result, also a failure. Returns whether it passed.
+fn part(
+    root: &Path,
+    name: &str,
+    short: bool,
+    command: &mut Command,
+    place: &Path,
+    interrupt: &Interrupt,
+) -> Result<bool> {
+    let path = place.join(format!("{name}.json"));
+    // A result of an earlier run must not be read as the result of this one.
+    if path.exists() {
+        fs::remove_file(&path)?;
+    }
+    let called = if short {
+        "cargo xtask campaign --short"
+    } else {
+        "cargo xtask campaign"
+    };
+    let began = evidence::began(root, called)?;
+    let ended = run_interruptible(command.arg("--json").arg(&path), interrupt);
+    if !path.exists() {
+        ended?;
+        bail!("{name} left no result");
+    }
+    let content: Value = serde_json::from_slice(&fs::read(&path)?)
+        .with_context(|| format!("{} is not JSON", path.display()))?;
+    evidence::record(root, name, &began, &content)?;
+    Ok(ended.is_ok() && content["passed"] == true)
+}
+
+/// Empties the directory.
+fn fresh(path: &Path) -> Result<&Path> {
+    if path.exists() {
+        fs::remove_dir_all(path)?;
+    }
+    Ok(path)
+}
+
+/// A random seed, from the random keys of the standard hash tables; small enough to type.
+fn any_base() -> u64 {
+    use std::hash::{BuildHasher as _, RandomState};
+    RandomState::new().hash_one("simulation") >> 32
+}
+
+fn has_libfaketime() -> bool {
+    let kinds = fs::read_dir(LIBRARIES).into_iter().flatten();
+    kinds
+        .filter_map(Result::ok)
+        .any(|kind| kind.path().join("faketime/libfaketime.so.1").is_file())
+}

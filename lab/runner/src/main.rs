@@ -1,0 +1,117 @@
+//! Runs the verification tools, as `cargo xtask bench|campaign|mutants|compare|evidence|smoke`.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "these are commands for a person or a build log to read"
+)]
+
+mod bench;
+mod campaign;
+mod compare;
+mod evidence;
+mod mutants;
+mod smoke;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use xtask::{process, servers};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Semel's verification tools")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Run a benchmark, built for release
+    Bench {
+        /// Do not install packages: leave out what is missing
+        #[arg(long)]
+        no_install: bool,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        bench_args: Vec<String>,
+    },
+    /// Run the fault campaign and the simulation
+    Campaign {
+        /// The short form: under three minutes
+        #[arg(long)]
+        short: bool,
+        /// Repeat the schedule of another run
+        #[arg(long)]
+        seed: Option<u64>,
+        /// Do not install packages: report what is missing
+        #[arg(long)]
+        no_install: bool,
+    },
+    /// Remove one guard at a time and check that a test fails
+    Mutants {
+        /// Also run the fault campaign against the mutants that it should detect
+        #[arg(long)]
+        campaign: bool,
+        /// Do not install packages: report what is missing
+        #[arg(long)]
+        no_install: bool,
+        /// Only these
+        names: Vec<String>,
+    },
+    /// Run the same probes and the same load against Semel and its peers
+    Compare {
+        /// Do not install packages: report what is missing
+        #[arg(long)]
+        no_install: bool,
+        /// Only these
+        peers: Vec<String>,
+    },
+    /// Write docs/evidence.md from the recorded runs
+    Evidence,
+    /// Run every benchmark and every verification tool for a few seconds
+    Smoke {
+        /// Do not install packages: report what is missing
+        #[arg(long)]
+        no_install: bool,
+        /// Use the programs that are built already
+        #[arg(long)]
+        no_build: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    match perform(Arguments::parse().task) {
+        Ok(()) => ExitCode::SUCCESS,
+        // Without a backtrace: the failed command has printed its own error.
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn perform(task: Task) -> Result<()> {
+    let root = xtask::workspace_root()?;
+    match task {
+        Task::Bench {
+            no_install,
+            bench_args,
+        } => bench::run_one(&root, !no_install, &bench_args),
+        Task::Campaign {
+            short,
+            seed,
+            no_install,
+        } => campaign::run_all(&root, !no_install, short, seed),
+        Task::Mutants {
+            campaign,
+            no_install,
+            names,
+        } => mutants::run_all(&root, !no_install, campaign, &names),
+        Task::Compare { no_install, peers } => compare::run_all(&root, !no_install, &peers),
+        Task::Evidence => evidence::report(&root),
+        Task::Smoke {
+            no_install,
+            no_build,
+        } => smoke::run_all(&root, !no_install, !no_build),
+    }
+}
