@@ -34,6 +34,19 @@ pub(crate) struct Answer {
     pub(crate) body: Value,
 }
 
+impl Answer {
+    /// Whether it is a refusal of Semel that a later retry does not get.
+    pub(crate) fn asks_to_come_back(&self) -> bool {
+        let code = self.body["code"].as_str().unwrap_or_default();
+        matches!(
+            code,
+            "idempotency_key_in_progress"
+                | "idempotency_outcome_unknown"
+                | "idempotency_outcome_pending"
+        )
+    }
+}
+
 impl ShopProcess {
     /// Starts it, and waits until it answers. `None` where it died before.
     pub(crate) async fn start(store: &str, provider: &str) -> Option<Self> {
