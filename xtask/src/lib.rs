@@ -19,7 +19,7 @@ use anyhow::{Context as _, Result};
 
 /// The one feature set that the tests and the lab are built with. Another selection would compile
 /// the dependencies again.
-pub const FEATURES: [&str; 2] = ["--features", "semel-cli/dist,semel-postgres/sqlx"];
+pub const FEATURES: [&str; 1] = ["--all-features"];
 
 /// The profile of what is shipped and measured, and the directory that it is built into.
 pub const DIST: &str = "dist";

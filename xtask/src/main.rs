@@ -23,6 +23,7 @@ use xtask::process::{self, cargo, run, step};
 use xtask::servers::{self, Server};
 use xtask::workspace_root;
 
+use crate::lint::Compiler;
 use crate::test::{Scope, TestRun};
 
 #[derive(Parser)]
@@ -124,7 +125,7 @@ fn perform(task: Task) -> Result<()> {
             TestRun::prepare(&root, scope, !no_install, &runner_args)?.execute()
         }
         Task::Quick { base } => quick::run_all(&root, base.as_deref()),
-        Task::Lint => lint::run_all(&root),
+        Task::Lint => lint::run_all(&root, Compiler::Rustc),
         Task::Features => lint::check_features(&root),
         Task::Semver => lint::check_semver(&root),
         Task::Smoke(lab) => run_lab(&root, "smoke", &lab.arguments),
@@ -146,7 +147,15 @@ fn perform(task: Task) -> Result<()> {
 /// One build serves the tests and the smoke runs. The tests come last so that a log ends with the test
 /// runner's own summary.
 fn ci(root: &Path) -> Result<()> {
-    step("ci: lint", || lint::run_all(root))?;
+    // `.ci/run` has clippy compile the workspace: a second look at all dependencies, for its sake
+    // and for rustdoc's, would take a quarter of the time. `cargo xtask lint` is a job of its own.
+    let wrapper = std::env::var_os("RUSTC_WORKSPACE_WRAPPER");
+    let compiler = if wrapper.is_some_and(|wrapper| wrapper == "clippy-driver") {
+        Compiler::Clippy
+    } else {
+        Compiler::Rustc
+    };
+    step("ci: lint", || lint::run_all(root, compiler))?;
     let mut tests = None;
     step("ci: build", || {
         tests = Some(TestRun::prepare(root, Scope::Workspace, true, &[])?);
