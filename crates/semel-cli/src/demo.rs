@@ -242,23 +242,23 @@ Metrics:                          curl {admin}/metrics
 1. A retry gets the first response. Run this twice: there is one charge, and the second response
    has "idempotent-replayed: true".
 
-curl -i {gateway}/payments -H 'Idempotency-Key: "order-1001-attempts"' -H 'Content-Type: application/json' -d '{{"amount": 1000, "currency": "EUR", "account": "acc_1", "merchant_reference": "order-1001"}}'
+curl -i {gateway}/payments -H 'Idempotency-Key: "c0ffee00-1001-4000-8000-000000000001"' -H 'Content-Type: application/json' -d '{{"amount": 1000, "currency": "EUR", "account": "acc_1", "merchant_reference": "order-1001"}}'
 
 2. The same key with another amount is refused, and nothing is charged.
 
-curl -i {gateway}/payments -H 'Idempotency-Key: "order-1001-attempts"' -H 'Content-Type: application/json' -d '{{"amount": 9999, "currency": "EUR", "account": "acc_1", "merchant_reference": "order-1001"}}'
+curl -i {gateway}/payments -H 'Idempotency-Key: "c0ffee00-1001-4000-8000-000000000001"' -H 'Content-Type: application/json' -d '{{"amount": 9999, "currency": "EUR", "account": "acc_1", "merchant_reference": "order-1001"}}'
 
 3. The provider charges the card, but its response is lost. The outcome is unknown, so a retry does
    not execute. Run this, and again some seconds later: the reconciler has looked the payment up,
    and the retry gets it. The ledger has one charge for order-1003.
 
-curl -i {gateway}/payments -H 'Idempotency-Key: "order-1003-attempts"' -H 'Content-Type: application/json' -H 'X-Demo-Fault: reset_after_success' -d '{{"amount": 3000, "currency": "EUR", "account": "acc_1", "merchant_reference": "order-1003"}}'
+curl -i {gateway}/payments -H 'Idempotency-Key: "c0ffee00-1003-4000-8000-000000000003"' -H 'Content-Type: application/json' -H 'X-Demo-Fault: reset_after_success' -d '{{"amount": 3000, "currency": "EUR", "account": "acc_1", "merchant_reference": "order-1003"}}'
 
 4. The connection breaks before the provider reads the request. To the app it looks the same, and
    a 404 from the provider does not prove that the request will not arrive later. After three
    lookups the operation is dead-lettered and waits for an operator.
 
-curl -i {gateway}/payments -H 'Idempotency-Key: "order-1004-attempts"' -H 'Content-Type: application/json' -H 'X-Demo-Fault: reset_before' -d '{{"amount": 4000, "currency": "EUR", "account": "acc_1", "merchant_reference": "order-1004"}}'
+curl -i {gateway}/payments -H 'Idempotency-Key: "c0ffee00-1004-4000-8000-000000000004"' -H 'Content-Type: application/json' -H 'X-Demo-Fault: reset_before' -d '{{"amount": 4000, "currency": "EUR", "account": "acc_1", "merchant_reference": "order-1004"}}'
 
    Resolve it in a browser, {admin}/dead-letters, or list it here:
 

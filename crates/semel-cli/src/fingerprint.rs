@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::error::ErrorKind;
 use semel_core::canonical;
-use semel_core::fingerprint::{Options, Request, Rules};
+use semel_core::fingerprint::{Options, Precision, Request, Rules};
 
 /// Far more than a gateway accepts (8 MiB by default); canonicalising takes a few times the size in
 /// memory.
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     content_type: String,
 
     /// Print only the RFC 8785 bytes of the body
-    #[arg(long, conflicts_with_all = ["explain", "ignore", "defaults", "decimal"])]
+    #[arg(long, conflicts_with_all = ["explain", "ignore", "defaults", "decimal", "field", "enums", "timestamp"])]
     canonical: bool,
 
     /// Print which rule applied, and why
@@ -63,6 +63,19 @@ pub(crate) struct Args {
     /// JSON Pointer to a decimal number of the route (repeatable)
     #[arg(long, value_name = "POINTER")]
     decimal: Vec<String>,
+
+    /// JSON Pointer to a value that counts; with one of these, nothing else does (repeatable)
+    #[arg(long, value_name = "POINTER")]
+    field: Vec<String>,
+
+    /// JSON Pointer to a string whose case does not matter (repeatable)
+    #[arg(long = "enum", value_name = "POINTER")]
+    enums: Vec<String>,
+
+    /// JSON Pointer to a timestamp, and how much of it counts: minute, second, millisecond or
+    /// microsecond (repeatable)
+    #[arg(long, value_name = "POINTER=PRECISION", value_parser = timestamp)]
+    timestamp: Vec<(String, Precision)>,
 }
 
 /// Runs the command. An invalid rule is a usage error and ends the process with 2.
@@ -91,6 +104,9 @@ impl Args {
             ignore: self.ignore.clone(),
             defaults: self.defaults.clone(),
             decimals: self.decimal.clone(),
+            fields: self.field.clone(),
+            enums: self.enums.clone(),
+            timestamps: self.timestamp.clone(),
         }
     }
 
@@ -126,7 +142,7 @@ impl Args {
             "body: {rule} ({length} bytes)\n\
              also hashed: operation {:?}, method {:?}, path {:?}, query {query}, \
              content type {:?} (type, subtype and charset), semantic headers: {headers}\n\
-             rules: {} ignored, {} defaults, {} decimals\n",
+             rules: {} ignored, {} defaults, {} decimals, {} fields, {} enums, {} timestamps\n",
             self.operation,
             self.method,
             self.path,
@@ -134,6 +150,9 @@ impl Args {
             self.ignore.len(),
             self.defaults.len(),
             self.decimal.len(),
+            self.field.len(),
+            self.enums.len(),
+            self.timestamp.len(),
         )
     }
 }
@@ -172,6 +191,16 @@ fn header(text: &str) -> Result<(String, String), String> {
         name.trim().to_owned(),
         value.trim_matches([' ', '\t']).to_owned(),
     ))
+}
+
+fn timestamp(text: &str) -> Result<(String, Precision), String> {
+    text.rsplit_once('=')
+        .and_then(|(pointer, name)| {
+            let mut all = Precision::ALL.into_iter();
+            let precision = all.find(|precision| precision.as_str() == name)?;
+            Some((pointer.to_owned(), precision))
+        })
+        .ok_or_else(|| "write it as POINTER=PRECISION, such as /due_at=second".to_owned())
 }
 
 /// Splits at the first `=` that JSON follows: a pointer may contain `=`.

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use semel_gateway::config::{
-    Collector, DialectName, Environment, Flags, Listen, Source, StoreUrl, Upstream,
+    Collector, DialectName, Environment, Flags, Listen, Source, StoreUrl, TenantRule, Upstream,
 };
 use semel_gateway::{Listening, Role};
 
@@ -20,6 +20,10 @@ pub(crate) struct Args {
     /// URL of the application, such as <http://127.0.0.1:3000> [env: `SEMEL_UPSTREAM`]
     #[arg(long, value_name = "URL")]
     upstream: Option<Upstream>,
+
+    /// Who is calling: authorization, jwt:CLAIM, header:NAME or none [env: `SEMEL_TENANT`]
+    #[arg(long, value_name = "RULE")]
+    tenant: Option<TenantRule>,
 
     /// Address for requests [env: `SEMEL_LISTEN`] [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS")]
@@ -81,6 +85,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
             store: args.store,
             admin_listen: args.admin_listen,
             dialect: args.dialect,
+            tenant: args.tenant,
             allow_volatile: args.allow_volatile,
             otlp_endpoint: args.otlp_endpoint,
         },
@@ -91,7 +96,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         return writeln!(io::stdout(), "OK").context("cannot write standard output");
     }
     let traces = logging::start(args.log_format, "info", config.otlp.as_ref())?;
-    if let Some(warning) = config.tenant.warning() {
+    for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
     // Worker threads serve the requests; this runtime has the signals and the admin listener.

@@ -2,6 +2,8 @@
 
 mod bench;
 mod check;
+mod console;
+mod contract;
 mod demo;
 mod fingerprint;
 mod gateway;
@@ -21,7 +23,7 @@ use semel_gateway::config::{Report, Style};
 const EXAMPLES: &str = "\
 Examples:
   semel demo
-  semel gateway --upstream http://127.0.0.1:3000
+  semel gateway --upstream http://127.0.0.1:3000 --tenant authorization
   semel check http://127.0.0.1:8080/payments";
 
 /// Safe retries for HTTP APIs.
@@ -45,6 +47,14 @@ Example:
   semel check http://127.0.0.1:8080/payments --header 'Authorization: Bearer TOKEN'")]
     // Boxed: it has more options than all others together.
     Check(Box<check::Args>),
+    /// Serve the console of a store, without an upstream and without background jobs
+    #[command(
+        after_help = "Example:\n  semel console --store postgres://semel@db.example/semel --admin-listen 127.0.0.1:9000"
+    )]
+    Console(console::Args),
+    /// Show what decides whether two requests are the same, and what a configuration changes
+    #[command(after_help = "Example:\n  semel contract diff --config semel.toml")]
+    Contract(contract::Args),
     /// Run a payments app with an unreliable provider behind a gateway, and print commands to try
     #[command(after_help = "Example:\n  semel demo --traffic")]
     Demo(demo::Args),
@@ -54,7 +64,7 @@ Example:
     /// Run the reverse proxy in front of an application
     #[command(after_help = "\
 Examples:
-  semel gateway --upstream http://127.0.0.1:3000
+  semel gateway --upstream http://127.0.0.1:3000 --tenant authorization
   semel gateway --config semel.toml --check-config")]
     Gateway(gateway::Args),
     /// Create or upgrade the schema of a store
@@ -76,6 +86,8 @@ fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
         Command::Check(args) => check::run(&args),
+        Command::Console(args) => console::run(args),
+        Command::Contract(args) => contract::run(args),
         Command::Demo(args) => demo::run(&args),
         Command::Fingerprint(args) => fingerprint::run(&args),
         Command::Gateway(args) => gateway::run(args),

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context as _, Result};
 use semel_gateway::Role;
-use semel_gateway::config::{Collector, Environment, Flags, Listen, Source, StoreUrl, Upstream};
+use semel_gateway::config::{
+    Collector, Environment, Flags, Listen, Source, StoreUrl, TenantRule, Upstream,
+};
 
 use crate::gateway::announce;
 use crate::logging;
@@ -14,9 +16,13 @@ use crate::startup::Settings;
 /// for deployments with several gateways. It reads the gateways' configuration.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// URL that `[route.reconcile]` polls, unless it names a host [env: `SEMEL_UPSTREAM`]
+    /// URL that `[route.reconcile]` polls where it names no host; else not needed [env: `SEMEL_UPSTREAM`]
     #[arg(long, value_name = "URL")]
     upstream: Option<Upstream>,
+
+    /// Who is calling the gateways: authorization, jwt:CLAIM, header:NAME or none [env: `SEMEL_TENANT`]
+    #[arg(long, value_name = "RULE")]
+    tenant: Option<TenantRule>,
 
     /// Address for operators: console, admin API, metrics [env: `SEMEL_ADMIN_LISTEN`] [default: 127.0.0.1:8081]
     #[arg(long, value_name = "ADDRESS")]
@@ -52,12 +58,13 @@ pub(crate) fn run(args: Args) -> Result<()> {
             upstream: args.upstream,
             store: args.store,
             admin_listen: args.admin_listen,
+            tenant: args.tenant,
             otlp_endpoint: args.otlp_endpoint,
             ..Flags::default()
         },
         environment: Environment::of_process(),
     };
-    let config = source.load()?;
+    let config = source.load_for(Role::Worker)?;
     let traces = logging::start(args.log_format, "info", config.otlp.as_ref())?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

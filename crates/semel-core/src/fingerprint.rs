@@ -27,6 +27,7 @@ mod multipart;
 mod pointer;
 mod request;
 mod rules;
+mod timestamp;
 
 use std::fmt;
 use std::str::FromStr;
@@ -36,18 +37,26 @@ use frame::{Domain, Frame, Tag};
 
 pub use pointer::Pointer;
 pub use request::{Request, Rule};
-pub use rules::{MAX_DEFAULT, MAX_RULES, Options, Rules};
+pub use rules::{MAX_DEFAULT, MAX_RULES, Options, Rules, RulesId};
+pub use timestamp::Precision;
+
+/// Whether a `Content-Type` is JSON in UTF-8.
+pub fn is_json(content_type: &[u8]) -> bool {
+    media::Media::parse(content_type).is_some_and(|media| media.is_json() && media.is_utf8())
+}
 
 /// The version that new records get.
 pub const VERSION: u16 = 1;
 
-/// A SHA-256 over length-framed fields, and the version of the rules it was made by.
+/// A SHA-256 over length-framed fields, the version of the algorithm, and the rules of the route
+/// that it was made by.
 ///
-/// A record is always compared with fingerprints of *its* version, so that a deploy never
-/// turns an honest retry into misuse.
+/// A record is always compared with fingerprints of *its* version and rules, so that a deploy
+/// never turns an honest retry into misuse.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Fingerprint {
     version: u16,
+    rules: RulesId,
     digest: [u8; 32],
 }
 
@@ -90,14 +99,28 @@ impl Fingerprint {
         Self::command(Some(operation), command)
     }
 
-    /// As a store kept it.
+    /// As a store kept it, under the default rules.
     pub const fn from_parts(version: u16, digest: [u8; 32]) -> Self {
-        Self { version, digest }
+        Self {
+            version,
+            rules: RulesId::DEFAULT,
+            digest,
+        }
     }
 
-    /// By which rules it was made.
+    /// The same fingerprint, made by these rules.
+    pub const fn under(self, rules: RulesId) -> Self {
+        Self { rules, ..self }
+    }
+
+    /// The version of the algorithm.
     pub const fn version(&self) -> u16 {
         self.version
+    }
+
+    /// The rules that it was made by.
+    pub const fn rules(&self) -> RulesId {
+        self.rules
     }
 
     /// The hash.
@@ -115,7 +138,7 @@ impl Fingerprint {
             frame.field(Tag::Operation, operation.as_bytes());
         }
         frame.field(Tag::Command, &bytes);
-        Ok(frame.finish())
+        Ok(frame.finish().under(RulesId::COMMAND))
     }
 }
 
@@ -155,8 +178,8 @@ impl FromStr for Fingerprint {
     }
 }
 
-/// The fingerprints of one request in every version that this build can compute, newest
-/// first.
+/// The fingerprints of one request: the one that a new record gets, and those under the versions
+/// and rules of older records.
 ///
 /// ```
 /// # use semel_core::{Fingerprint, Fingerprints};
@@ -169,7 +192,7 @@ impl FromStr for Fingerprint {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fingerprints {
     newest: Fingerprint,
-    /// Descending versions, each once.
+    /// Descending versions, each version and rules once.
     older: Vec<Fingerprint>,
 }
 
@@ -179,10 +202,20 @@ impl Fingerprints {
         self.newest
     }
 
-    /// Whether the stored fingerprint is that of this request, by the rules of the stored
-    /// one's version.
+    /// Whether the stored fingerprint is that of this request, by the stored one's version and
+    /// rules.
     pub fn matches(&self, stored: Fingerprint) -> bool {
         self.iter().any(|ours| ours == stored)
+    }
+
+    /// Whether the stored fingerprint has rules that none of these was made by, in a version that
+    /// this build computes: then it cannot be said yet whether it matches.
+    pub fn lacks_rules_of(&self, stored: Fingerprint) -> bool {
+        let of_version = |ours: &Fingerprint| ours.version == stored.version;
+        self.iter().any(|ours| of_version(&ours))
+            && !self
+                .iter()
+                .any(|ours| of_version(&ours) && ours.rules == stored.rules)
     }
 
     /// Newest first.
@@ -190,15 +223,17 @@ impl Fingerprints {
         std::iter::once(self.newest).chain(self.older.iter().copied())
     }
 
-    /// Adds the fingerprint of another version; one of the same version is replaced, so that
-    /// there is always one truth per version.
+    /// Adds the fingerprint of another version or other rules; one of the same version and rules
+    /// is replaced, so that there is always one for each.
     pub fn with_older(self, older: Fingerprint) -> Self {
+        let scheme = |of: &Fingerprint| (of.version, of.rules);
         let mut all: Vec<_> = self
             .iter()
-            .filter(|ours| ours.version != older.version)
+            .filter(|ours| scheme(ours) != scheme(&older))
             .collect();
         all.push(older);
-        all.sort_unstable_by_key(|ours| std::cmp::Reverse(ours.version));
+        // Stable: among fingerprints of one version the first stays what a new record gets.
+        all.sort_by_key(|ours| std::cmp::Reverse(ours.version));
         let newest = all.remove(0);
         Self { newest, older: all }
     }
@@ -236,6 +271,22 @@ pub enum Error {
         /// As configured.
         other: String,
     },
+    /// Configuration: an allow-list together with something that is ignored.
+    #[error(
+        "`fields` lists all that counts, so `ignore` with {pointer:?} contradicts it; keep one of them"
+    )]
+    FieldsAndIgnore {
+        /// As configured.
+        pointer: String,
+    },
+    /// Configuration: a rule about a value that the allow-list leaves out.
+    #[error(
+        "the rule for {pointer:?} has no effect, because `fields` does not contain it; add it to `fields`, or remove the rule"
+    )]
+    OutsideFields {
+        /// As configured.
+        pointer: String,
+    },
     /// Configuration: a default that is not JSON, or that a double cannot hold.
     #[error("the default for {pointer:?} has no canonical JSON: {reason}")]
     Default {
@@ -257,6 +308,9 @@ pub enum Error {
         "too many rules, or too long: at most {MAX_RULES} per route, defaults up to {MAX_DEFAULT} bytes"
     )]
     TooLarge,
+    /// Configuration: the text of a stored rule set that this build cannot read.
+    #[error("the stored fingerprint rules cannot be read: {0}")]
+    Stored(String),
     /// Command: a float that is infinite or not a number, and so equals nothing.
     #[error("the command has a float that is not finite; validate it before")]
     NonFinite,

@@ -127,6 +127,7 @@ pub fn note(
                     | Decision::InProgress(_)
                     | Decision::Unknown(_)
                     | Decision::KeyMisuse { .. }
+                    | Decision::OtherRules { .. }
                     | Decision::Expired(_),
                     _,
                 ) => None,

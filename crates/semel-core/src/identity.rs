@@ -67,6 +67,9 @@ pub enum Error {
     /// See [`MAX_TENANT_BYTES`].
     #[error("the tenant is {0} bytes long; at most {MAX_TENANT_BYTES} are kept, so hash it first")]
     LongTenant(usize),
+    /// PostgreSQL cannot store it.
+    #[error("the tenant contains a NUL character, which cannot be stored")]
+    NulInTenant,
     /// An operation must have a name.
     #[error("the operation is empty; name the command, for example create_payment")]
     EmptyOperation,
@@ -90,6 +93,7 @@ impl Identity {
         match (tenant.len(), operation.len()) {
             (0, _) => Err(Error::EmptyTenant),
             (length, _) if length > MAX_TENANT_BYTES => Err(Error::LongTenant(length)),
+            _ if tenant.contains('\0') => Err(Error::NulInTenant),
             (_, 0) => Err(Error::EmptyOperation),
             (_, length) if length > MAX_OPERATION_BYTES => Err(Error::LongOperation(length)),
             (_, _) => Ok(Self {
@@ -212,6 +216,7 @@ mod tests {
         let key = || Key::new("k").unwrap();
         assert_eq!(Identity::new("", "op", key()), Err(Error::EmptyTenant));
         assert_eq!(Identity::new("t", "", key()), Err(Error::EmptyOperation));
+        assert_eq!(Identity::new("t\0t", "op", key()), Err(Error::NulInTenant));
         let tenant = "t".repeat(MAX_TENANT_BYTES + 1);
         assert_eq!(
             Identity::new(tenant.as_str(), "op", key()),

@@ -24,14 +24,18 @@
 //!   them. What can only be meant as another type is refused, by its first character:
 //!   `:` (bytes), `?` (boolean), `@` (date), `%` (display string), `(` (list).
 
+mod hasher;
 mod syntax;
+mod weakness;
 
 use std::fmt;
 use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
 
-pub use syntax::{Dialect, Syntax};
+pub use hasher::{KeyHasher, MIN_SECRET_BYTES, ShortSecret};
+pub use syntax::{Dialect, Format, Syntax};
+pub use weakness::Weakness;
 
 /// The longest key, in characters. A UUID has 36; stores index keys of this length.
 pub const MAX_LENGTH: usize = 255;
@@ -82,7 +86,11 @@ impl Key {
         let value = trim(line);
         printable(value)?;
         let key = syntax.read(value)?;
-        Self::sized(key.into(), syntax.min_length()).map(Some)
+        let key = Self::sized(key.into(), syntax.min_length())?;
+        match syntax.format() {
+            format if format.accepts(key.as_str()) => Ok(Some(key)),
+            format => Err(Error::Format { format }),
+        }
     }
 
     /// The key in the clear: for stores and for the header sent on, never for logs.
@@ -145,6 +153,12 @@ pub enum Error {
         length: usize,
         /// Of the route.
         min_length: usize,
+    },
+    /// Not of the format that this route asks for.
+    #[error("the key is not {format}")]
+    Format {
+        /// Of the route.
+        format: Format,
     },
     /// Longer than [`MAX_LENGTH`].
     #[error("the key has {length} characters, at most {MAX_LENGTH} are allowed; send a UUID")]

@@ -35,6 +35,7 @@
 
 pub mod background_job;
 pub mod canonical;
+pub mod contract;
 pub mod fingerprint;
 pub mod headers;
 pub mod history;

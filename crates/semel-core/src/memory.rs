@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 
 use self::due::{body_expires_at, expires_at, purge_at, reconcile_at, resume_at, sweep_at};
+use crate::contract::Published;
 use crate::history::{self, Entry};
 use crate::identity::IdentityHash;
 use crate::store::{Backend, ErasureEpoch, Error, MAX_BATCH, Reply, Request, Result};
@@ -38,6 +39,7 @@ struct Records {
     inbox: inbox::Messages,
     outbox: outbox::Events,
     statistics: statistics::Statistics,
+    contracts: Published,
 }
 
 impl Memory {
@@ -190,6 +192,22 @@ impl Records {
             Request::History { id } => self.histories.get(&id).cloned().unwrap_or_default().into(),
             Request::CountUnfinished {} => self.count_unfinished().into(),
             Request::List { query } => self.list(&query).into(),
+
+            Request::Contracts {} => self.contracts.clone().into(),
+            Request::PublishContracts {
+                revision,
+                contracts,
+            } => {
+                let is_current = self.contracts.revision == revision;
+                if is_current {
+                    self.contracts = Published {
+                        revision: revision + 1,
+                        contracts,
+                    };
+                }
+                is_current.into()
+            }
+            Request::CountRecords { filter } => self.count_records(&filter, now).into(),
 
             Request::ReceiveMessage { message, handling } => {
                 self.receive_message(message, handling, now).into()

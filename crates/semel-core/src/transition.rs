@@ -25,6 +25,7 @@ pub use maintenance::{
 };
 pub use reserve::reserve;
 
+use crate::fingerprint::RulesId;
 use crate::{
     Actor, Backoff, Code, Fence, Fingerprints, Identity, OperationId, Owner, Policy, Record,
     RecoveryPoint, Resource, Response, Status, Timestamp,
@@ -99,7 +100,7 @@ pub struct Reserve {
     pub id: OperationId,
     /// Tenant, command and key.
     pub identity: Identity,
-    /// What is asked for, in every fingerprint version there is.
+    /// What is asked for, under each version and each set of rules that the caller knows of.
     pub fingerprints: Fingerprints,
     /// Who will execute.
     pub owner: Owner,
@@ -124,6 +125,14 @@ pub enum Decision {
     KeyMisuse {
         /// The operation that the key belongs to.
         id: OperationId,
+    },
+    /// The record was fingerprinted under rules that the request brought no fingerprint for. The
+    /// caller computes one under these rules and asks again; nothing is said to the client before.
+    OtherRules {
+        /// The record.
+        id: OperationId,
+        /// Its rules.
+        rules: RulesId,
     },
     /// It happened too long ago to say how it ended.
     Expired(Expired),

@@ -46,7 +46,12 @@ pub struct Counts(Arc<Shared>);
 struct Shared {
     operations: Mutex<HashMap<Box<str>, Arc<Cells>>>,
     misused: Mutex<HashMap<OperationId, MisuseCount>>,
+    /// Requests with weak keys since the process started, by operation and reason.
+    weak_keys: Mutex<WeakKeyCounts>,
 }
+
+/// Counts by operation and reason.
+type WeakKeyCounts = HashMap<(Box<str>, Box<str>), Arc<AtomicU64>>;
 
 /// The counters of one operation.
 #[derive(Debug, Default)]
@@ -87,6 +92,33 @@ impl Counts {
         let known = operations.contains_key(operation) || operations.len() < MAX_LABELS;
         let label = if known { operation } else { OTHER };
         Arc::clone(operations.entry(label.into()).or_default())
+    }
+
+    /// Requests with weak keys since this process started: operation, reason and count, in order.
+    pub(crate) fn weak_keys(&self) -> Vec<(Box<str>, Box<str>, u64)> {
+        let counted = lock(&self.0.weak_keys);
+        let mut counted: Vec<_> = counted
+            .iter()
+            .map(|((operation, reason), count)| {
+                let count = count.load(Ordering::Relaxed);
+                (operation.clone(), reason.clone(), count)
+            })
+            .collect();
+        counted.sort_unstable();
+        counted
+    }
+
+    /// The count of requests with keys of one weakness, since this process started.
+    pub fn weak_key_count(&self, operation: &str, reason: &str) -> Arc<AtomicU64> {
+        let mut counted = lock(&self.0.weak_keys);
+        let key = (Box::from(operation), Box::from(reason));
+        let known = counted.contains_key(&key) || counted.len() < MAX_LABELS;
+        let key = if known {
+            key
+        } else {
+            (OTHER.into(), reason.into())
+        };
+        Arc::clone(counted.entry(key).or_default())
     }
 
     /// Takes what was counted since the last call.
@@ -244,6 +276,23 @@ impl CounterFn for DoubleCounter {
     }
 }
 
+/// As [`DoubleCounter`], for weak keys.
+struct WeakKeyCounter {
+    inner: Counter,
+    count: Arc<AtomicU64>,
+}
+
+impl CounterFn for WeakKeyCounter {
+    fn increment(&self, value: u64) {
+        self.inner.increment(value);
+        self.count.fetch_add(value, Ordering::Relaxed);
+    }
+
+    fn absolute(&self, value: u64) {
+        self.inner.absolute(value);
+    }
+}
+
 impl<R: Recorder> Recorder for CountingRecorder<R> {
     fn describe_counter(&self, key: KeyName, unit: Option<Unit>, description: SharedString) {
         self.inner.describe_counter(key, unit, description);
@@ -260,7 +309,16 @@ impl<R: Recorder> Recorder for CountingRecorder<R> {
     fn register_counter(&self, key: &Key, metadata: &Metadata<'_>) -> Counter {
         let inner = self.inner.register_counter(key, metadata);
         let index = COUNTED.iter().position(|name| *name == key.name());
-        let operation = key.labels().find(|label| label.key() == "operation");
+        let label = |name| key.labels().find(|label| label.key() == name);
+        let operation = label("operation");
+        if let (names::KEY_WEAK, Some(operation), Some(reason)) =
+            (key.name(), operation, label("reason"))
+        {
+            let count = self
+                .counts
+                .weak_key_count(operation.value(), reason.value());
+            return Counter::from_arc(Arc::new(WeakKeyCounter { inner, count }));
+        }
         match (index, operation) {
             (Some(index), Some(operation)) => Counter::from_arc(Arc::new(DoubleCounter {
                 inner,

@@ -17,12 +17,13 @@ use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
+use axum::routing::get;
 use bytes::Bytes;
-use http::StatusCode;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, REFERRER_POLICY,
     X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
+use http::{Method, StatusCode, Uri};
 use metrics_exporter_prometheus::PrometheusHandle;
 use semel_core::Store;
 use tokio::net::TcpListener;
@@ -33,6 +34,7 @@ pub use access::Access;
 pub use api::{Api, FullStore};
 pub use token::Token;
 
+use crate::error_pages::ERROR_PATH;
 use access::AccessGuard;
 use console::Console;
 use openapi::{AuthProblems, BaseDocument, documented};
@@ -71,7 +73,8 @@ const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
 
 /// The routes of the admin listener.
 ///
-/// With a token, `/healthz`, `/readyz`, `/login` and the assets are open. Every other path requires
+/// With a token, `/healthz`, `/readyz`, `/login`, the assets and the pages of the error codes are
+/// open. Every other path requires
 /// the token, also one that does not exist. Without a token, only loopback callers are served.
 ///
 /// `ready` probes the store; its error is the reason shown to operators. `outbox` is the bare store,
@@ -93,6 +96,8 @@ where
     let pages = Console {
         store: api.store.clone(),
         reconcilers: api.reconcilers.clone(),
+        key_hasher: api.key_hasher.clone(),
+        counts: api.counts.clone(),
         outbox: outbox.clone(),
         ready: {
             let ready = ready.clone();
@@ -126,6 +131,7 @@ where
     let routes = open
         .merge(guard.login_routes())
         .merge(console::assets::router())
+        .merge(error_pages())
         .merge(guard.protect(guarded));
     guard
         .restrict_to_loopback(routes)
@@ -161,6 +167,15 @@ async fn add_security_headers(request: Request, next: Next) -> Response {
         .entry(CACHE_CONTROL)
         .or_insert(HeaderValue::from_static("no-store"));
     response
+}
+
+/// The pages that the `type` of a problem points to: they are the same for all, so no token is
+/// needed.
+fn error_pages() -> Router {
+    let answer = |uri: Uri| async move {
+        crate::error_pages::answer(&Method::GET, uri.path()).map(axum::body::Body::from)
+    };
+    Router::new().route(&format!("{ERROR_PATH}{{code}}"), get(answer))
 }
 
 /// Liveness: the process runs.

@@ -6,17 +6,18 @@ use std::time::Duration;
 use semel_core::Store;
 use semel_http::{Layer, Route, route};
 
-use crate::config::{Config, PolicyConfig, RouteConfig};
+use crate::config::{Config, PolicyConfig, RouteConfig, StatusPattern};
 use crate::run::Error;
 use crate::service::STATUS_PATH;
 use crate::upstream::{ConfigError, Upstream, UpstreamConfig};
-use crate::{client_tls, tenant};
+use crate::{client_tls, reconcile, replay, tenant};
 
 /// Builds the layer that `config` describes, over `store`.
 ///
 /// # Errors
-/// If routes conflict in a way that loading the configuration does not catch.
-pub fn build_layer<S: Store>(config: &Config, store: S) -> Result<Layer<S>, route::Error> {
+/// If routes conflict in a way that loading the configuration does not catch, or a server that a
+/// replay asks cannot be used.
+pub fn build_layer<S: Store>(config: &Config, store: S) -> Result<Layer<S>, reconcile::Error> {
     let tenant = tenant::resolver(&config.tenant);
     let layer = Layer::new(store)
         .cache_bytes(config.replay_cache)
@@ -29,22 +30,38 @@ pub fn build_layer<S: Store>(config: &Config, store: S) -> Result<Layer<S>, rout
 pub(crate) fn rebuild_layer<S: Store>(
     config: &Config,
     layer: &Layer<S>,
-) -> Result<Layer<S>, route::Error> {
+) -> Result<Layer<S>, reconcile::Error> {
     let tenant = tenant::resolver(&config.tenant);
     apply(config, layer.with_new_rules(move |head| tenant(head)))
 }
 
-fn apply<S: Store>(config: &Config, layer: Layer<S>) -> Result<Layer<S>, route::Error> {
+fn apply<S: Store>(config: &Config, layer: Layer<S>) -> Result<Layer<S>, reconcile::Error> {
+    let layer = match &config.key_hasher {
+        Some(hasher) => layer.hash_keys(hasher.clone()),
+        None => layer,
+    };
     let layer = layer
+        .tenant_rule(tenant::rule(&config.tenant))
         .dialect(config.dialect)
         .header(config.header.clone())
         .replayed_header(config.replayed_header.clone())
         .status_path(STATUS_PATH)
+        .error_base(config.error_base.clone())
+        .dead_letter_retry_after(config.dead_letter_retry_after)
         .try_defaults(|route| apply_policy(route, &config.policy))?;
+    let mut tls = None;
     config.routes.iter().try_fold(layer, |layer, configured| {
-        layer.try_route(&configured.pattern.to_string(), |route| {
-            configure(route, configured)
-        })
+        let replay = replay::settings(config, configured, &mut tls)?;
+        let is_reconciled = reconcile::is_reconciled(config, configured);
+        let layer = layer.try_route(&configured.pattern.to_string(), |route| {
+            let route = configure(route, configured).map(replay)?;
+            Ok(if is_reconciled {
+                route.reconciled()
+            } else {
+                route
+            })
+        });
+        Ok(layer?)
     })
 }
 
@@ -61,10 +78,15 @@ fn configure(route: Route, configured: &RouteConfig) -> Result<Route, route::Err
     let mut route = apply_policy(route, &configured.policy)
         .key(configured.key)
         .min_length(configured.min_length)
+        .key_format(configured.key_format)
+        .weak_keys(configured.weak_keys)
         .in_flight(configured.in_flight)
         .fingerprint(configured.fingerprint.clone());
     if let Some(operation) = &configured.operation {
         route = route.operation(operation.clone());
+    }
+    if let Some(was) = &configured.was {
+        route = route.was(was.clone());
     }
     if let Some(scope) = configured.key_scope {
         route = route.key_scope(scope);
@@ -73,7 +95,10 @@ fn configure(route: Route, configured: &RouteConfig) -> Result<Route, route::Err
         route = route.store_set_cookie();
     }
     for (status, ending) in &configured.outcomes {
-        route = route.outcome(status.as_u16(), *ending)?;
+        route = match status {
+            StatusPattern::Exact(status) => route.outcome(status.as_u16(), *ending)?,
+            StatusPattern::Class(class) => route.outcome_class(*class, *ending)?,
+        };
     }
     for name in &configured.store_headers {
         route = route.store_header(name.as_str())?;
@@ -83,17 +108,17 @@ fn configure(route: Route, configured: &RouteConfig) -> Result<Route, route::Err
 
 /// Builds the client for the configured upstream.
 pub(crate) fn upstream(config: &Config) -> Result<Upstream, Error> {
+    let address = config.upstream.as_ref().ok_or(Error::NoUpstream)?;
     let invalid = |source| Error::Upstream {
-        address: config.upstream.to_string(),
+        address: address.to_string(),
         source,
     };
-    let uri = config
-        .upstream
+    let uri = address
         .to_string()
         .parse()
         .map_err(|_| invalid(ConfigError::Host))?;
     let mut upstream = UpstreamConfig::new(uri);
-    if config.upstream.is_secure() {
+    if address.is_secure() {
         upstream.tls = Some(Arc::new(
             client_tls::with_native_roots().map_err(Error::RootCertificates)?,
         ));

@@ -6,7 +6,10 @@
 //! let source = Source {
 //!     file: None,
 //!     flags: Flags { upstream: Some("http://127.0.0.1:3000".parse()?), ..Flags::default() },
-//!     environment: Environment::from_pairs([("SEMEL_LISTEN", "127.0.0.1:9000")]),
+//!     environment: Environment::from_pairs([
+//!         ("SEMEL_LISTEN", "127.0.0.1:9000"),
+//!         ("SEMEL_TENANT", "authorization"),
+//!     ]),
 //! };
 //! let config = source.load().map_err(|report| report.to_string())?;
 //! assert_eq!(config.listen.to_string(), "127.0.0.1:9000");
@@ -22,12 +25,16 @@ mod admin;
 mod document;
 mod environment;
 mod fingerprint;
+mod key_storage;
+mod limits;
 mod outbox;
 mod pattern;
 mod policy;
 mod poll;
 mod problem;
 mod reconcile;
+mod replay;
+mod role;
 mod route;
 mod secrets;
 mod status;
@@ -35,6 +42,7 @@ mod table;
 mod telemetry;
 mod tenant;
 mod units;
+mod warnings;
 mod webhook;
 
 use std::io::Read as _;
@@ -44,25 +52,28 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use http::HeaderName;
-use semel_core::key::Dialect;
+use semel_core::key::{Dialect, KeyHasher};
 use semel_seal::Keyring;
 
 pub use address::{CacheUrl, Listen, SecretUrl, StoreUrl, Upstream};
 pub use admin::AdminConfig;
 pub use environment::Environment;
+pub use limits::Limits;
 pub use outbox::{Destination, OutboxConfig, SigningSecret};
 pub use pattern::Pattern;
 pub use policy::{MAX_BODY, PolicyConfig};
 pub use poll::Poll;
 pub use problem::{Origin, Problem, Report, Style};
 pub use reconcile::{MAX_POLL_TIMEOUT, ReconcileConfig};
+pub use replay::{ReplayConfig, ReplayRequest};
 pub use route::{MAX_ROUTES, MAX_WAIT, RouteConfig};
+pub use status::StatusPattern;
 pub use telemetry::{Collector, OtlpConfig, Ratio};
-pub use tenant::TenantFrom;
+pub use tenant::{JwksUrl, TenantFrom, TenantRule};
 pub use units::{MAX_DURATION, duration, size};
 pub use webhook::{MAX_WEBHOOKS, WebhookConfig};
 
-use crate::server;
+use crate::Role;
 use document::Document;
 use problem::Problems;
 
@@ -74,8 +85,8 @@ pub const MAX_FILE: u64 = 1 << 20;
 pub struct Config {
     /// The address of the gateway listener.
     pub listen: Listen,
-    /// The application.
-    pub upstream: Upstream,
+    /// The application; only a worker or a console may be without it.
+    pub upstream: Option<Upstream>,
     /// Where records are stored.
     pub store: StoreUrl,
     /// The dialect of the key header and of error responses.
@@ -84,6 +95,8 @@ pub struct Config {
     pub header: HeaderName,
     /// The header that marks a replay.
     pub replayed_header: HeaderName,
+    /// The prefix of the `type` of a problem.
+    pub error_base: Box<str>,
     /// A Redis cache of responses, shared by all processes.
     pub cache: Option<CacheUrl>,
     /// The size of the in-process replay cache, in bytes; 0 disables it.
@@ -92,6 +105,8 @@ pub struct Config {
     pub admin: AdminConfig,
     /// Keys to encrypt stored responses with; `None` stores them unencrypted.
     pub encryption: Option<Keyring>,
+    /// Replaces keys by their hashes in the store; `None` stores them as they are.
+    pub key_hasher: Option<KeyHasher>,
     /// Certificate of the gateway listener; `None` serves plain HTTP.
     pub tls: Option<TlsConfig>,
     /// How the tenant of a request is found.
@@ -100,6 +115,11 @@ pub struct Config {
     pub policy: PolicyConfig,
     /// How long a shutdown waits for running executions.
     pub drain: Duration,
+    /// The `Retry-After` of a dead-lettered record.
+    pub dead_letter_retry_after: Duration,
+    /// When unknown records of operations that this configuration does not name are dead-lettered;
+    /// `None` leaves them to other processes.
+    pub dead_letter_unreconciled: Option<Duration>,
     /// Limits on client connections.
     pub limits: Limits,
     /// In the order of the file.
@@ -120,31 +140,6 @@ pub struct TlsConfig {
     pub certificate: PathBuf,
     /// PEM file of its private key.
     pub key: PathBuf,
-}
-
-/// Limits on client connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Concurrent connections on the gateway listener.
-    pub max_connections: usize,
-    /// How long the head of a request may take to arrive.
-    pub header_timeout: Duration,
-    /// How long a connection may be open without a request.
-    pub idle_timeout: Duration,
-    /// How long a body may pause.
-    pub body_idle_timeout: Duration,
-}
-
-impl Default for Limits {
-    /// The server's defaults; [`server::Limits`] explains them.
-    fn default() -> Self {
-        Self {
-            max_connections: server::Limits::MAX_CONNECTIONS,
-            header_timeout: server::Limits::HEADER_TIMEOUT,
-            idle_timeout: server::Limits::IDLE_TIMEOUT,
-            body_idle_timeout: server::Limits::BODY_IDLE_TIMEOUT,
-        }
-    }
 }
 
 /// The name of a dialect.
@@ -177,6 +172,8 @@ pub struct Flags {
     pub admin_listen: Option<Listen>,
     /// `--dialect`
     pub dialect: Option<DialectName>,
+    /// `--tenant`
+    pub tenant: Option<TenantRule>,
     /// `--allow-volatile`: allows the `memory:` store.
     pub allow_volatile: bool,
     /// `--otlp-endpoint`
@@ -195,11 +192,19 @@ pub struct Source {
 }
 
 impl Source {
-    /// Reads the file and all files that it names, and merges it with flags and environment.
+    /// Reads the configuration of a gateway: see [`load_for`](Source::load_for).
     ///
     /// # Errors
     /// [`Report`] with all problems.
     pub fn load(&self) -> Result<Config, Report> {
+        self.load_for(Role::Gateway)
+    }
+
+    /// Reads the file and all files that it names, and merges it with flags and environment.
+    ///
+    /// # Errors
+    /// [`Report`] with all problems.
+    pub fn load_for(&self, role: Role) -> Result<Config, Report> {
         let no_file = Problems::new("", String::new());
         let path = match (&self.file, self.environment.value("SEMEL_CONFIG")) {
             (Some(file), _) => Some((file.clone(), Origin::Flag("--config"))),
@@ -212,10 +217,10 @@ impl Source {
             }
         };
         let Some((path, origin)) = path else {
-            return self.load_text(no_file);
+            return self.load_text(role, no_file);
         };
         match read_file(&path) {
-            Ok(text) => self.load_text(Problems::new(&path.display().to_string(), text)),
+            Ok(text) => self.load_text(role, Problems::new(&path.display().to_string(), text)),
             Err(problem) => {
                 no_file.report(origin, problem);
                 no_file.into_result(None)
@@ -223,19 +228,21 @@ impl Source {
         }
     }
 
-    fn load_text(&self, problems: Problems) -> Result<Config, Report> {
+    fn load_text(&self, role: Role, problems: Problems) -> Result<Config, Report> {
         let settings = Settings {
             environment: &self.environment,
             problems: &problems,
         };
         let dialect = settings.resolve(self.flags.dialect, "--dialect", "SEMEL_DIALECT", None);
         let dialect = dialect.map(|(dialect, _)| dialect);
-        let config = Document::read(&problems, &self.environment, dialect)
-            .and_then(|document| self.merge(document, &settings));
+        let tenant = self.flags.tenant.clone();
+        let tenant = settings.resolve(tenant, "--tenant", "SEMEL_TENANT", None);
+        let config = Document::read(&problems, &self.environment, dialect, tenant)
+            .map(|document| self.merge(role, document, &settings));
         problems.into_result(config)
     }
 
-    fn merge(&self, document: Document, settings: &Settings<'_>) -> Option<Config> {
+    fn merge(&self, role: Role, mut document: Document, settings: &Settings<'_>) -> Config {
         let problems = settings.problems;
         let Flags {
             listen,
@@ -243,6 +250,7 @@ impl Source {
             store,
             admin_listen,
             dialect: _,
+            tenant: _,
             allow_volatile,
             otlp_endpoint,
         } = self.flags.clone();
@@ -281,35 +289,43 @@ impl Source {
                  `replay_cache = \"64MiB\"`",
             );
         }
-        let given = document.upstream_given || settings.is_set("SEMEL_UPSTREAM");
-        if upstream.is_none() && !given {
-            problems.report(
-                Origin::Default,
-                "no upstream: set --upstream URL, SEMEL_UPSTREAM or \
-                 `upstream = \"http://127.0.0.1:3000\"` in the file",
-            );
+        let upstream = upstream.map(|(upstream, _)| upstream);
+        // An invalid upstream was already reported; it is not missing.
+        if !document.upstream_given && !settings.is_set("SEMEL_UPSTREAM") {
+            role::check_upstream(role, upstream.as_ref(), &mut document.routes, problems);
         }
-        Some(Config {
+        let given =
+            document.tenant_given || self.flags.tenant.is_some() || settings.is_set("SEMEL_TENANT");
+        let serves = matches!(role, Role::Gateway | Role::GatewayOnly);
+        if serves && !given {
+            tenant::report_missing(problems);
+        }
+        Config {
             listen: listen.map_or_else(|| loopback(8080), |(listen, _)| listen),
-            upstream: upstream?.0,
+            upstream,
             store,
             cache: cache.map(|(cache, _)| cache),
             dialect: document.dialect,
             header: document.header,
             replayed_header: document.replayed_header,
+            error_base: document.error_base,
             replay_cache: document.replay_cache,
             admin,
             encryption: encryption.map(|(keys, _)| keys),
+            key_hasher: document.key_hasher,
             tls: document.tls,
-            tenant: document.tenant,
+            // Only a process that serves requests uses it, and one without was refused above.
+            tenant: document.tenant.unwrap_or(TenantFrom::None),
             policy: document.policy,
             drain: document.drain,
+            dead_letter_retry_after: document.dead_letter_retry_after,
+            dead_letter_unreconciled: document.dead_letter_unreconciled,
             limits: document.limits,
             routes: document.routes,
             webhooks: document.webhooks,
             outbox: document.outbox.map(toml::Spanned::into_inner),
             otlp: document.telemetry.merge(otlp_endpoint, settings),
-        })
+        }
     }
 }
 

@@ -86,6 +86,7 @@ impl<S: Backend> Observed<S> {
             Decision::Replay(_)
             | Decision::InProgress(_)
             | Decision::Unknown(_)
+            | Decision::OtherRules { .. }
             | Decision::Expired(_) => {}
         }
     }
@@ -177,6 +178,9 @@ impl<S: Backend> Backend for Observed<S> {
             | Request::History { .. }
             | Request::CountUnfinished { .. }
             | Request::List { .. }
+            | Request::Contracts {}
+            | Request::PublishContracts { .. }
+            | Request::CountRecords { .. }
             | Request::ReceiveMessage { .. }
             | Request::SettleMessage { .. }
             | Request::ClaimParked { .. }

@@ -3,7 +3,7 @@
 //! One request, one response. **Absent:** following redirects, retries, connection reuse. A response
 //! whose status the configuration does not list is unclear, and the worker polls again later.
 
-mod request;
+pub(crate) mod request;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +16,14 @@ use rustls::ClientConfig;
 use rustls::pki_types::InvalidDnsNameError;
 use semel_core::history::MAX_EVIDENCE;
 use semel_core::{Code, Completion, Record, Response};
+use semel_http::{KeyRule, ReplayMode};
 use semel_worker::{Lookup, LookupResult, Reconcile, Reconcilers, Schedule, reconcilers};
 
 use crate::client_tls;
 use crate::config::{Config, Poll, ReconcileConfig, RouteConfig, Upstream};
-use request::{PollError, PollResponse, PollServer};
+use request::{PollError, PollResponse};
+
+pub(crate) use request::{PollServer, send};
 
 /// How much longer than its request a lookup may take before the worker gives up.
 const SLACK: Duration = Duration::from_secs(1);
@@ -29,16 +32,19 @@ const SLACK: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The host of a poll is not a valid name in a certificate.
-    #[error("cannot poll {host} by https: {source}")]
+    /// The host of a request is not a valid name in a certificate.
+    #[error("cannot call {host} by https: {source}")]
     Host {
         /// As configured.
         host: String,
         /// Why not.
         source: InvalidDnsNameError,
     },
+    /// A request names no host, and there is no upstream.
+    #[error("\"{0}\" is sent to the upstream, and there is none: set `upstream`")]
+    NoUpstream(String),
     /// There are no root certificates to verify the server with.
-    #[error("cannot verify the certificate of an https poll: {0}")]
+    #[error("cannot verify the certificate of an https server: {0}")]
     RootCertificates(String),
     /// A header in `store_headers` is never stored.
     #[error(transparent)]
@@ -60,10 +66,14 @@ pub struct Poller {
     max_response: usize,
     /// Only decides which response headers are stored.
     route: semel_http::Route,
+    schema_version: u16,
+    /// Whether the body of a success is stored, or fetched for every retry.
+    stores_body: bool,
 }
 
 /// The reconcilers of a configuration: routes with `[route.reconcile]` are polled, and the other
-/// operations that a webhook covers wait for its events.
+/// operations that a webhook covers wait for its events. Unknown records of the remaining
+/// operations that the configuration names are left to an operator.
 ///
 /// # Errors
 /// [`Error`], if polling cannot work as configured.
@@ -73,54 +83,112 @@ pub fn reconcilers<S>(config: &Config, store: S) -> Result<Reconcilers<S>, Error
     let mut longest = reconcilers::LOOKUP_TIMEOUT;
     let mut polled = Vec::new();
     for route in &config.routes {
-        let (Some(operation), Some(rules)) = (&route.operation, &route.reconcile) else {
+        let (Some(operation), Some(rules)) = (route.identity_name(), &route.reconcile) else {
             continue;
         };
-        let (scheme, _) = target(rules, &config.upstream);
-        let secure = *scheme == Scheme::HTTPS;
-        if secure && tls.is_none() {
-            tls = Some(Arc::new(
-                client_tls::with_native_roots().map_err(Error::RootCertificates)?,
-            ));
-        }
-        let lookup = Poller::new(route, rules, &config.upstream, tls.as_ref())?;
+        load_roots(&rules.poll, config.upstream.as_ref(), &mut tls)?;
+        let lookup = Poller::new(route, rules, config.upstream.as_ref(), tls.as_ref())?;
         longest = longest.max(rules.timeout.saturating_add(SLACK));
-        all = all.poll_with(operation.clone(), schedule(rules), lookup)?;
-        polled.push(&**operation);
+        all = all.poll_with(operation, schedule(rules), lookup)?;
+        polled.push(operation);
     }
     for operation in covered_by_webhooks(config) {
         if !polled.contains(&operation) {
             all = all.wait_for_webhook(operation, Schedule::default())?;
         }
     }
+    for operation in config.routes.iter().filter_map(named_operation) {
+        if all.schedule(&operation).is_none() {
+            all = all.leave_to_operator(operation)?;
+        }
+    }
     Ok(all.lookup_timeout(longest))
+}
+
+/// Whether unknown outcomes of a route are polled, or reported by a webhook.
+pub(crate) fn is_reconciled(config: &Config, route: &RouteConfig) -> bool {
+    let Some(operation) = &route.operation else {
+        return false;
+    };
+    let mut others = config.routes.iter();
+    others.any(|other| other.operation.as_ref() == Some(operation) && other.reconcile.is_some())
+        || is_covered_by_webhooks(config, operation)
+}
+
+/// The operation of a guarded route, where all its records have the same one.
+fn named_operation(route: &RouteConfig) -> Option<Box<str>> {
+    if route.key == KeyRule::Ignored {
+        return None;
+    }
+    let by_path = || {
+        let exact = !route.pattern.path().contains('{');
+        exact.then(|| route.pattern.to_string().into())
+    };
+    route.identity_name().map(Into::into).or_else(by_path)
 }
 
 /// The operations that a webhook may report on.
 fn covered_by_webhooks(config: &Config) -> impl Iterator<Item = &str> {
-    let any = config.webhooks.iter().any(|hook| hook.operation.is_none());
     let mut names: Vec<&str> = config
         .routes
         .iter()
-        .filter_map(|route| route.operation.as_deref())
-        .filter(|name| {
-            any || config
-                .webhooks
-                .iter()
-                .any(|hook| hook.operation.as_deref() == Some(name))
+        .filter(|route| {
+            let operation = route.operation.as_deref();
+            operation.is_some_and(|name| is_covered_by_webhooks(config, name))
         })
+        .filter_map(RouteConfig::identity_name)
         .collect();
     names.sort_unstable();
     names.dedup();
     names.into_iter()
 }
 
-/// Where to send the poll: the host that it names, or else the upstream.
-fn target<'a>(rules: &'a ReconcileConfig, upstream: &'a Upstream) -> (&'a Scheme, &'a Authority) {
-    rules
-        .poll
-        .server()
-        .unwrap_or((upstream.scheme(), upstream.authority()))
+/// Whether a webhook may report on an operation: one that names none reports on all.
+fn is_covered_by_webhooks(config: &Config, operation: &str) -> bool {
+    let mut covered = config.webhooks.iter().map(|hook| hook.operation.as_deref());
+    covered.any(|covered| covered.is_none_or(|covered| covered == operation))
+}
+
+/// Where to send a request: the host that it names, or else the upstream.
+fn target<'a>(
+    request: &'a Poll,
+    upstream: Option<&'a Upstream>,
+) -> Result<(&'a Scheme, &'a Authority), Error> {
+    let upstream = upstream.map(|upstream| (upstream.scheme(), upstream.authority()));
+    let target = request.server().or(upstream);
+    target.ok_or_else(|| Error::NoUpstream(request.to_string()))
+}
+
+/// Loads the root certificates when the first request needs them.
+pub(crate) fn load_roots(
+    request: &Poll,
+    upstream: Option<&Upstream>,
+    tls: &mut Option<Arc<ClientConfig>>,
+) -> Result<(), Error> {
+    let (scheme, _) = target(request, upstream)?;
+    if *scheme == Scheme::HTTPS && tls.is_none() {
+        let roots = client_tls::with_native_roots().map_err(Error::RootCertificates)?;
+        *tls = Some(Arc::new(roots));
+    }
+    Ok(())
+}
+
+/// The server that a request goes to. `tls` is needed for `https` only.
+pub(crate) fn server(
+    request: &Poll,
+    upstream: Option<&Upstream>,
+    tls: Option<&Arc<ClientConfig>>,
+) -> Result<PollServer, Error> {
+    let (scheme, authority) = target(request, upstream)?;
+    let tls = tls.filter(|_| *scheme == Scheme::HTTPS);
+    if *scheme == Scheme::HTTPS && tls.is_none() {
+        let problem = "no root certificates were given".to_owned();
+        return Err(Error::RootCertificates(problem));
+    }
+    PollServer::new(authority, tls.cloned()).map_err(|source| Error::Host {
+        host: authority.to_string(),
+        source,
+    })
 }
 
 fn schedule(rules: &ReconcileConfig) -> Schedule {
@@ -140,19 +208,10 @@ impl Poller {
     pub fn new(
         route: &RouteConfig,
         rules: &ReconcileConfig,
-        upstream: &Upstream,
+        upstream: Option<&Upstream>,
         tls: Option<&Arc<ClientConfig>>,
     ) -> Result<Self, Error> {
-        let (scheme, authority) = target(rules, upstream);
-        let tls = tls.filter(|_| *scheme == Scheme::HTTPS);
-        if *scheme == Scheme::HTTPS && tls.is_none() {
-            let problem = "no root certificates were given".to_owned();
-            return Err(Error::RootCertificates(problem));
-        }
-        let server = PollServer::new(authority, tls.cloned()).map_err(|source| Error::Host {
-            host: authority.to_string(),
-            source,
-        })?;
+        let server = server(&rules.poll, upstream, tls)?;
         // Cookies are never stored here: they belong to the poll, not to the client.
         let stored = route
             .store_headers
@@ -169,6 +228,8 @@ impl Poller {
             authorization: rules.authorization.clone(),
             max_response: usize::try_from(route.policy.max_response).unwrap_or(usize::MAX),
             route: stored,
+            schema_version: route.replay.schema,
+            stores_body: route.replay.mode == ReplayMode::Stored,
         })
     }
 
@@ -181,7 +242,7 @@ impl Poller {
             headers.insert("semel-operation-id", id);
         }
         let needs_body = |status| self.completed.contains_key(&status);
-        let sending = request::send(&self.server, path, headers, needs_body, self.max_response);
+        let sending = send(&self.server, path, headers, needs_body, self.max_response);
         tokio::time::timeout(self.timeout, sending)
             .await
             .unwrap_or(Err(PollError::TimedOut))
@@ -198,8 +259,8 @@ impl Poller {
                     response: Response {
                         status: under.as_u16(),
                         headers: self.route.stored_headers(&response.headers),
-                        body: Some(body.clone()),
-                        schema_version: 0,
+                        body: (self.stores_body || !under.is_success()).then(|| body.clone()),
+                        schema_version: self.schema_version,
                     },
                     resource: None,
                 }),

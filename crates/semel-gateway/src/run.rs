@@ -1,20 +1,21 @@
 //! The process: starts both listeners and the worker, runs until a signal, then drains.
 
 mod error;
+mod open;
 mod reload;
 
 use std::num::NonZeroUsize;
 use std::path::Path;
+use std::pin::pin;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use metrics_exporter_prometheus::PrometheusHandle;
 use semel_core::store::AnyStore;
-use semel_core::{Backend as _, Memory, OperationId, Store};
-use semel_postgres::Postgres;
+use semel_core::{OperationId, Store};
 use semel_seal::Sealed;
-use semel_sqlite::Sqlite;
-use semel_worker::{RecordCountScan, Worker};
+use semel_worker::{Reconcilers, RecordCountScan, Worker};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::Instant;
@@ -23,20 +24,23 @@ use tokio_util::sync::CancellationToken;
 use crate::activity::Counts;
 use crate::admin::Api;
 use crate::assemble::build_layer;
-#[cfg(feature = "redis")]
-use crate::config::CacheUrl;
-use crate::config::{Config, Source, StoreUrl};
+use crate::config::{Config, Source};
 use crate::observed::{Events, Observed};
 use crate::server::{Limits, Tls, Workers, bind};
 use crate::service::{CurrentLayer, GatewayService, InternalRoutes};
 use crate::upstream::Forward;
 use crate::{activity, admin, assemble, outbox, reconcile, telemetry, webhooks};
+use open::open_stores;
 use reload::reload;
 
 pub use error::Error;
+pub use open::open_store;
 
 /// How long a stopping process tries to write its last counts to the store.
 const LAST_COUNTS_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often a process makes sure that its contracts are in the store.
+const REPUBLISH_EVERY: Duration = Duration::from_mins(1);
 
 /// The addresses of the listeners, once both accept connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,6 +60,8 @@ pub enum Role {
     GatewayOnly,
     /// Runs the worker only.
     Worker,
+    /// Serves the admin listener only: no requests and no background jobs.
+    Console,
 }
 
 /// Runs the process until `SIGTERM` or `SIGINT`, then drains it. `SIGHUP` reloads the configuration
@@ -79,38 +85,8 @@ pub async fn run(
         threads,
         source,
     };
-    let (store, outbox) = open_store(&config).await?;
+    let (store, outbox) = open_stores(&config).await?;
     process.run(store, outbox, config, Box::new(ready)).await
-}
-
-/// The store of a configuration, and the same store without its cache, for the outbox. Their types
-/// are erased: the rest of the process is compiled once, not once for each kind of store.
-async fn open_store(config: &Config) -> Result<(AnyStore, AnyStore), Error> {
-    let store = match &config.store {
-        StoreUrl::Sqlite(path) => AnyStore::new(Sqlite::open(path).await?),
-        StoreUrl::Postgres(url) => {
-            let store = Postgres::open(url.expose()).await?;
-            #[cfg(feature = "redis")]
-            if let Some(CacheUrl(cache)) = &config.cache {
-                let cached = semel_redis::Options::new(cache.expose());
-                let cached = cached.open(store.clone()).await?;
-                return Ok((AnyStore::new(cached), AnyStore::new(store)));
-            }
-            #[cfg(not(feature = "redis"))]
-            if config.cache.is_some() {
-                return Err(Error::NotBuilt {
-                    key: "cache",
-                    feature: "redis",
-                });
-            }
-            AnyStore::new(store)
-        }
-        StoreUrl::Memory => {
-            tracing::warn!("the store is `memory:`: all records are lost when the process ends");
-            AnyStore::new(Memory::default())
-        }
-    };
-    Ok((store.clone(), store))
 }
 
 /// What [`run`] was called with, besides the configuration.
@@ -141,6 +117,9 @@ impl Process {
         let metrics = telemetry::install(counts.clone())?;
         tokio::spawn(telemetry::upkeep(metrics.clone()));
         let layer = build_layer(&config, store.clone())?;
+        if matches!(self.role, Role::Gateway | Role::GatewayOnly) {
+            layer.publish().await?;
+        }
         let current: CurrentLayer<_> = Arc::new(ArcSwap::from_pointee(layer.clone()));
 
         let (admin_listener, admin_address) =
@@ -150,15 +129,10 @@ impl Process {
             store: store.clone(),
             reconcilers: reconcilers.clone(),
             events,
+            key_hasher: config.key_hasher.clone(),
+            counts: counts.clone(),
         };
-        let probed = store.clone();
-        let router = admin::router(
-            config.admin.access(),
-            move || check_store(probed.clone()),
-            metrics,
-            api,
-            outbox.clone(),
-        );
+        let router = admin_router(&config, metrics, api, outbox.clone());
         let admin = tokio::spawn(admin::serve(
             admin_listener,
             router,
@@ -166,23 +140,15 @@ impl Process {
         ));
         let worker = match self.role {
             Role::Gateway | Role::Worker => {
-                let scan = RecordCountScan::new(store.clone(), store.clock());
-                let mut worker = Worker::new(store.clone())
-                    .reconcilers(reconcilers)
-                    .with_job(Arc::new(scan));
-                if let Some(config) = &config.outbox {
-                    let jobs = outbox::jobs(config, outbox, store.clock()).await?;
-                    worker = jobs.into_iter().fold(worker, Worker::with_job);
-                }
+                let worker = build_worker(&config, &store, reconcilers, outbox).await?;
                 Some(tokio::spawn(worker.run(stop.clone())))
             }
-            Role::GatewayOnly => None,
+            Role::GatewayOnly | Role::Console => None,
         };
-        let count_writer = tokio::spawn(activity::write_periodically(
-            counts,
-            store.clone(),
-            stop.clone(),
-        ));
+        let count_writer = (self.role != Role::Console).then(|| {
+            let writer = activity::write_periodically(counts, store.clone(), stop.clone());
+            tokio::spawn(writer)
+        });
         let internal = Arc::new(InternalRoutes {
             store,
             sources: ArcSwap::from_pointee(webhooks::sources(&config)),
@@ -195,7 +161,7 @@ impl Process {
                 self.threads,
                 &stop,
             )?),
-            Role::Worker => None,
+            Role::Worker | Role::Console => None,
         };
         let scheme = config.tls.as_ref().map_or("http", |_| "https");
         let address = serving.as_ref().map(|(_, address)| address.clone());
@@ -205,12 +171,23 @@ impl Process {
         });
         tracing::info!(%admin_address, "ready");
 
+        let mut stopping = pin!(async {
+            tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
+        });
         loop {
             tokio::select! {
-                _ = terminate.recv() => break,
-                _ = interrupt.recv() => break,
-                _ = hang_up.recv() => reload(&self.source, &config, &layer, &current, &internal),
+                () = &mut stopping => break,
+                _ = hang_up.recv() => {}
             }
+            let reload = reload(
+                &self.source,
+                self.role,
+                &config,
+                &layer,
+                &current,
+                &internal,
+            );
+            tokio::select! { () = &mut stopping => break, () = reload => {} }
         }
         tracing::info!(
             running = layer.running(),
@@ -226,12 +203,61 @@ impl Process {
             None => 0,
         };
         // After the drain, so that the last requests are included.
-        let _ = tokio::time::timeout(LAST_COUNTS_TIMEOUT, count_writer).await;
+        if let Some(writer) = count_writer {
+            let _ = tokio::time::timeout(LAST_COUNTS_TIMEOUT, writer).await;
+        }
         // Admin requests need no drain: every decision is committed before its response is sent.
         admin.abort();
         tracing::info!(cut, "stopped");
         Ok(())
     }
+}
+
+/// The routes of the admin listener.
+fn admin_router<S: Store + Clone>(
+    config: &Config,
+    metrics: PrometheusHandle,
+    api: Api<S>,
+    outbox: AnyStore,
+) -> axum::Router {
+    let probed = api.store.clone();
+    let is_ready = move || check_store(probed.clone());
+    admin::router(config.admin.access(), is_ready, metrics, api, outbox)
+}
+
+/// Publishes the contracts again where they are missing: a store that was restored, or a process
+/// that made room for its own rules, may have dropped them.
+async fn republish<S: Store>(current: CurrentLayer<S>, stop: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            () = tokio::time::sleep(REPUBLISH_EVERY) => {}
+        }
+        if let Err(error) = current.load_full().publish().await {
+            tracing::warn!(%error, "the contracts could not be published again");
+        }
+    }
+}
+
+/// The worker with all jobs of the configuration.
+async fn build_worker<S: Store + Clone>(
+    config: &Config,
+    store: &S,
+    reconcilers: Reconcilers<S>,
+    outbox: AnyStore,
+) -> Result<Worker<S>, Error> {
+    let scan = RecordCountScan::new(store.clone(), store.clock());
+    let mut worker = Worker::new(store.clone())
+        .reconcilers(reconcilers)
+        .with_job(Arc::new(scan));
+    if let Some(after) = config.dead_letter_unreconciled {
+        worker = worker.dead_letter_unreconciled(after);
+    }
+    if let Some(config) = &config.outbox {
+        let jobs = outbox::jobs(config, outbox, store.clock()).await?;
+        worker = jobs.into_iter().fold(worker, Worker::with_job);
+    }
+    Ok(worker)
 }
 
 async fn listen(address: &str) -> Result<(TcpListener, String), Error> {
@@ -258,6 +284,7 @@ fn start_workers<S: Store + Clone>(
         Some(threads) => threads,
         None => std::thread::available_parallelism()?,
     };
+    config.tenant.prefetch();
     let requested = config.listen.address();
     let listeners = bind(requested, threads.get()).map_err(|source| Error::Listen {
         address: requested.to_string(),
@@ -276,6 +303,7 @@ fn start_workers<S: Store + Clone>(
     let upstream = assemble::upstream(config)?;
 
     let timeout = config.policy.upstream_timeout;
+    tokio::spawn(republish(Arc::clone(current), stop.clone()));
     let (current, internal) = (Arc::clone(current), Arc::clone(internal));
     let deadline = Deadline::new(config.drain, stop.clone());
     let make = move |_worker| {

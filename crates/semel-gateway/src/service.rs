@@ -18,6 +18,7 @@ use tower_service::Service;
 use tracing::Instrument as _;
 
 use crate::admin::FullStore;
+use crate::error_pages::{self, ERROR_PATH};
 use crate::server::Incoming;
 use crate::telemetry::request;
 use crate::upstream::{Body, Forward};
@@ -94,6 +95,11 @@ impl<S: FullStore> Service<Request<Incoming>> for GatewayService<S> {
                     webhooks::answer(&internal.store, &internal.sources.load(), request).await;
                 Ok(answer.map(|body| Either::Right(Full::new(body))))
             });
+        }
+        if request.uri().path().starts_with(ERROR_PATH) {
+            let answer = error_pages::answer(request.method(), request.uri().path());
+            let answer = answer.map(|body| Either::Right(Full::new(body)));
+            return Box::pin(std::future::ready(Ok(answer)));
         }
         if request.uri().path().starts_with(INTERNAL_PREFIX) {
             let layer = self.layer.load_full();

@@ -36,7 +36,7 @@ const EXECUTE_BUCKETS: [f64; 12] = [
 /// sample takes memory.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-const COUNTERS: [(&str, &str); 10] = [
+const COUNTERS: [(&str, &str); 12] = [
     (names::CREATED, "First requests with their key"),
     (
         names::REPLAY,
@@ -59,6 +59,10 @@ const COUNTERS: [(&str, &str); 10] = [
         "Requests for a record whose outcome is unknown",
     ),
     (
+        names::BECAME_UNKNOWN,
+        "Records that became unknown, by reason",
+    ),
+    (
         names::EXPIRED,
         "Requests after the retention of their record",
     ),
@@ -68,6 +72,10 @@ const COUNTERS: [(&str, &str); 10] = [
         "Outcomes refused because another attempt owned the record",
     ),
     (names::UNGUARDED, "Requests forwarded without a key"),
+    (
+        names::KEY_WEAK,
+        "Requests whose key looks like an e-mail address, a card number, a timestamp or a counter",
+    ),
 ];
 
 const WORKER_COUNTERS: [(&str, &str); 13] = [
@@ -117,7 +125,7 @@ const REDIS_COUNTERS: [(&str, &str); 3] = [
     (redis::ERROR, "Redis calls that failed, and invalid values"),
 ];
 
-const GAUGES: [(&str, Unit, &str); 5] = [
+const GAUGES: [(&str, Unit, &str); 7] = [
     (
         worker::IN_PROGRESS_AGE,
         Unit::Seconds,
@@ -127,6 +135,16 @@ const GAUGES: [(&str, Unit, &str); 5] = [
         worker::UNKNOWN_COUNT,
         Unit::Count,
         "Records whose outcome is unknown",
+    ),
+    (
+        worker::DEAD_LETTER_WAITING,
+        Unit::Count,
+        "Dead-lettered records that wait for an operator",
+    ),
+    (
+        worker::UNRECONCILED,
+        Unit::Count,
+        "Unknown records of operations that no process reconciles",
     ),
     (
         worker::OUTBOX_BACKLOG,
@@ -139,7 +157,7 @@ const GAUGES: [(&str, Unit, &str); 5] = [
         "Age of the oldest outbox event waiting to be published",
     ),
     (
-        worker::OUTBOX_DEAD_COUNT,
+        worker::OUTBOX_DEAD_WAITING,
         Unit::Count,
         "Dead-lettered outbox events",
     ),

@@ -19,6 +19,7 @@ use crate::commit_with::{CapturedExtensions, CommitWith};
 use crate::operation::Operation;
 use crate::outcome::Outcome;
 use crate::phases::{Phases, Stopped};
+use crate::route::ParsedCommand;
 
 /// Largest body of a response that is produced inside of a transaction. It is in memory already;
 /// the bound stops a body that never ends.
@@ -51,6 +52,68 @@ impl IntoResponse for NotGuarded {
     fn into_response(self) -> axum::response::Response {
         tracing::error!(
             "a handler takes an Operation, and the request is not guarded: is the layer there, and the key required?"
+        );
+        StatusCode::INTERNAL_SERVER_ERROR.into_response()
+    }
+}
+
+/// The command of a request, parsed and validated by the layer before it reserved the key: the
+/// route has to say so with [`Route::command`](crate::Route::command). The fingerprint is taken of
+/// this value, so a retry is compared by what the handler is given.
+///
+/// ```
+/// use axum::{Router, routing::post};
+/// use semel_core::Memory;
+/// use semel_http::{Command, Layer, Operation, tenant};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Deserialize, Serialize)]
+/// struct Pay {
+///     amount: u64,
+///     currency: String,
+///     #[serde(default)]
+///     capture: bool,
+/// }
+///
+/// fn validate(pay: &Pay) -> Result<(), &'static str> {
+///     if pay.amount == 0 { Err("the amount must not be zero") } else { Ok(()) }
+/// }
+///
+/// async fn create_payment(operation: Operation, Command(pay): Command<Pay>) -> String {
+///     format!("{} {} under {}", pay.amount, pay.currency, operation.id())
+/// }
+///
+/// let app: Router = Router::new().route("/payments", post(create_payment)).layer(
+///     Layer::new(Memory::default())
+///         .tenant(tenant::header("X-Account-Id"))
+///         .route("POST /payments", |route| {
+///             route.operation("create_payment").command_with(validate)
+///         }),
+/// );
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Command<T>(pub T);
+
+/// A handler takes a [`Command`] once for each guarded request.
+impl<C: Send + 'static, T: Sync> FromRequestParts<T> for Command<C> {
+    type Rejection = NoCommand;
+
+    async fn from_request_parts(head: &mut Parts, _: &T) -> Result<Self, NoCommand> {
+        let parsed = head.extensions.get::<ParsedCommand>();
+        let command = parsed.and_then(ParsedCommand::take);
+        command.map(Self).ok_or(NoCommand)
+    }
+}
+
+/// A handler takes a [`Command`], and the layer has parsed none of this type: the route does not
+/// call [`command`](crate::Route::command) with it, or the request is not guarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoCommand;
+
+impl IntoResponse for NoCommand {
+    fn into_response(self) -> axum::response::Response {
+        tracing::error!(
+            "a handler takes a Command, and the layer parsed none: does the route call `command` with this type, and is the key required?"
         );
         StatusCode::INTERNAL_SERVER_ERROR.into_response()
     }

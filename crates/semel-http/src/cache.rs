@@ -29,7 +29,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri};
 use quick_cache::Weighter;
 use quick_cache::sync::Cache as WeightedCache;
 use semel_core::store::ErasureEpoch;
-use semel_core::{Fingerprints, Identity, OperationId, Timestamp};
+use semel_core::{Fingerprints, Identity, OperationId, Resource, Timestamp};
 
 use crate::route::Guard;
 use crate::uri::original_uri;
@@ -51,6 +51,8 @@ pub(crate) struct StoredResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+    pub(crate) schema_version: u16,
+    pub(crate) resource: Option<Resource>,
     pub(crate) expires_at: Timestamp,
     /// The same as a header value.
     pub(crate) expires: HeaderValue,
@@ -223,6 +225,8 @@ mod tests {
             status: StatusCode::CREATED,
             headers: HeaderMap::new(),
             body: vec![7; size].into(),
+            schema_version: 0,
+            resource: None,
             expires_at: Timestamp::from_micros(1_000),
             expires: HeaderValue::from_static(""),
             body_expires_at: Some(Timestamp::from_micros(900)),

@@ -89,11 +89,18 @@ pub(crate) async fn commit<S: Store, R: ByteBody>(
     let expires_at = context.expires_at(grant);
     match finish(context, grant, transaction, conclude).await {
         Ok(Finished::Held(Held::Applied | Held::Repeated)) => {
-            let Some(JudgedResponse { mut response, .. }) = take_judged() else {
+            let Some(JudgedResponse {
+                write,
+                mut response,
+                ..
+            }) = take_judged()
+            else {
                 return Committed::InRecord;
             };
             spans::ended(span, OutcomeKind::Completed.as_str());
-            disclose_expiry(response.headers_mut(), expires_at);
+            if let Some(completion) = write.completion() {
+                disclose_expiry(&mut response, &context.guard, completion, expires_at);
+            }
             Committed::Done(response)
         }
         // The rows are rolled back: only an effect elsewhere may have happened twice.

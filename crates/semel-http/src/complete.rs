@@ -54,8 +54,13 @@ pub(crate) async fn complete<S: Store, R: ByteBody>(
                 }
             }
         };
-        if write.completion().is_some() {
-            disclose_expiry(response.headers_mut(), context.expires_at(grant));
+        if let Some(completion) = write.completion() {
+            disclose_expiry(
+                &mut response,
+                &context.guard,
+                completion,
+                context.expires_at(grant),
+            );
         }
         spans::ended(&span, write.kind().as_str());
         let (store, record) = (&context.state.store, context.record(grant));
@@ -72,7 +77,12 @@ pub(crate) async fn complete<S: Store, R: ByteBody>(
             }
         });
         match result(context, grant, &write, &answer.await) {
-            WriteResult::Written => Completed::Response(response),
+            WriteResult::Written => {
+                if let FinalWrite::MarkUnknown(code, _) = &write {
+                    context.guard.metrics.became_unknown(code);
+                }
+                Completed::Response(response)
+            }
             WriteResult::Fenced if right_if_fenced => Completed::Response(response),
             // A retry would not get this response.
             WriteResult::Fenced => Completed::Refused(&reason::OUTCOME_UNKNOWN),

@@ -82,9 +82,11 @@ impl<S: Store> AttemptContext<S> {
     /// When a response that is stored now stops being replayed, by the store's clock.
     pub(crate) fn expires_at(&self, grant: &AttemptGrant) -> Timestamp {
         let policy = &self.guard.route.policy;
+        // Without its body a response is not replayed.
+        let window = policy.windows.replay.min(policy.windows.body);
         let since = self.state.clock.now().as_micros() - grant.granted_at.as_micros();
         let at_grant = grant.grant.locked_until.as_micros() - micros(policy.lease);
-        Timestamp::from_micros(at_grant.saturating_add(since)).saturating_add(policy.windows.replay)
+        Timestamp::from_micros(at_grant.saturating_add(since)).saturating_add(window)
     }
 }
 

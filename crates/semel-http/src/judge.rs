@@ -12,7 +12,7 @@ use crate::reason;
 use crate::refusal::refuse;
 use crate::route::Route;
 use crate::rules::Rules;
-use crate::{resource, stored};
+use crate::{resource, schema, stored};
 
 /// After so many attempts an operation is not resumed any more but unknown, so that an operator
 /// looks at it.
@@ -113,8 +113,9 @@ pub(crate) fn judge<R>(
     id: OperationId,
     mut response: Response<Collected<R>>,
 ) -> JudgedResponse<R> {
-    let Outcome { kind, code, source } = route.outcomes.judge(&mut response);
+    let Outcome { kind, code, source } = route.outcomes.judge(&mut response, rules.dialect);
     let resource = resource::take(&mut response);
+    let schema = schema::take(&mut response).unwrap_or(route.replay.schema);
     let replaced_by = match (source, kind) {
         (ResponseSource::Unreachable, _) => Some(&reason::UPSTREAM_UNREACHABLE),
         (ResponseSource::Layer, OutcomeKind::NotExecuted | OutcomeKind::Forget) => {
@@ -130,7 +131,9 @@ pub(crate) fn judge<R>(
         (ResponseSource::Application | ResponseSource::Layer, _) => None,
     };
     let write = match kind {
-        OutcomeKind::Completed => FinalWrite::Complete(completion(route, &response, resource)),
+        OutcomeKind::Completed => {
+            FinalWrite::Complete(completion(route, &response, resource, schema))
+        }
         OutcomeKind::NotExecuted => FinalWrite::Release(code),
         OutcomeKind::Forget => FinalWrite::Evict(code),
         OutcomeKind::Unknown => FinalWrite::MarkUnknown(code, resource),
@@ -192,6 +195,7 @@ fn completion<R>(
     route: &Route,
     response: &Response<Collected<R>>,
     resource: Option<Resource>,
+    schema_version: u16,
 ) -> Completion {
     Completion {
         resource,
@@ -199,10 +203,12 @@ fn completion<R>(
             status: response.status().as_u16(),
             headers: route.stored.take(response.headers()),
             body: match response.body() {
-                Collected::Whole(body, _) => Some(body.clone()),
-                Collected::Over(_) => None,
+                Collected::Whole(body, _) if route.replay.stores_body(response.status()) => {
+                    Some(body.clone())
+                }
+                Collected::Whole(..) | Collected::Over(_) => None,
             },
-            schema_version: 0,
+            schema_version,
         },
     }
 }

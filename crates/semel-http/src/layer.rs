@@ -7,14 +7,16 @@ use std::time::Duration;
 use http::HeaderName;
 use http::request::Parts;
 use semel_core::Store;
-use semel_core::key::Dialect;
+use semel_core::key::{Dialect, KeyHasher};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::cache::ReplayCache;
+use crate::loaded_rules::LoadedRules;
 use crate::route::{Error, IntoRoute, Route};
 use crate::rules::Rules;
 use crate::state::State;
+use crate::tenant::Tenant;
 use crate::waiters::Waiters;
 
 /// Size of the replay cache, unless [`Builder::cache_bytes`] sets another.
@@ -98,10 +100,11 @@ impl<S: Store> Builder<S> {
         }
     }
 
-    /// How the tenant of a request is found: see [`crate::tenant`].
-    pub fn tenant<T: Into<Box<str>>>(
+    /// How the tenant of a request is found: see [`crate::tenant`]. The function returns a name in an
+    /// `Option`, or a [`Tenant`].
+    pub fn tenant<T: Into<Tenant>>(
         self,
-        tenant: impl Fn(&Parts) -> Option<T> + Send + Sync + 'static,
+        tenant: impl Fn(&Parts) -> T + Send + Sync + 'static,
     ) -> Layer<S> {
         let state = State {
             clock: self.store.clock(),
@@ -111,6 +114,7 @@ impl<S: Store> Builder<S> {
             executions: TaskTracker::new(),
             abandon: CancellationToken::new(),
             owner: format!("process {}", std::process::id()).into(),
+            loaded_rules: LoadedRules::default(),
             store_timeout: self.store_timeout,
             record_timeout: self.record_timeout,
         };
@@ -124,14 +128,21 @@ impl<S: Store> Builder<S> {
 impl<S: Store> Layer<S> {
     /// A layer without routes over the same store, cache and running executions: for reloading a
     /// configuration.
-    pub fn with_new_rules<T: Into<Box<str>>>(
+    pub fn with_new_rules<T: Into<Tenant>>(
         &self,
-        tenant: impl Fn(&Parts) -> Option<T> + Send + Sync + 'static,
+        tenant: impl Fn(&Parts) -> T + Send + Sync + 'static,
     ) -> Self {
         Self {
             state: Arc::clone(&self.state),
             rules: Arc::new(Rules::new(tenant)),
         }
+    }
+
+    /// How the tenant is found, in a few words that do not change, such as `header:x-account-id`: it
+    /// is part of the [contract](Layer::publish), so that a change of it is noticed.
+    pub fn tenant_rule(mut self, rule: impl Into<Box<str>>) -> Self {
+        Arc::make_mut(&mut self.rules).tenant_rule = rule.into();
+        self
     }
 
     /// The form of keys and refusals.
@@ -152,10 +163,34 @@ impl<S: Store> Layer<S> {
         self
     }
 
+    /// Stores a keyed hash of each key in place of the key, so that the store never sees it. The key
+    /// is echoed and handed to the handler as it was received.
+    ///
+    /// Records that were stored without the hasher, or with another secret, are not found any more,
+    /// and their retries execute again: set it before the first request, and keep the secret.
+    pub fn hash_keys(mut self, hasher: KeyHasher) -> Self {
+        Arc::make_mut(&mut self.rules).key_hasher = Some(hasher);
+        self
+    }
+
     /// The path where clients ask for the status of an operation, such as `/.semel/operations/`: the
     /// id is appended. Without it, refusals have no `Location`.
     pub fn status_path(mut self, prefix: impl Into<Box<str>>) -> Self {
         Arc::make_mut(&mut self.rules).status_path = Some(prefix.into());
+        self
+    }
+
+    /// The prefix of the `type` of a problem, such as `https://api.example/errors/`: the code is
+    /// appended. Without it, the type is `about:blank`.
+    pub fn error_base(mut self, prefix: impl Into<Box<str>>) -> Self {
+        Arc::make_mut(&mut self.rules).error_base = Some(prefix.into());
+        self
+    }
+
+    /// The `Retry-After` of a dead-lettered record, which waits for an operator; five minutes by
+    /// default.
+    pub fn dead_letter_retry_after(mut self, wait: Duration) -> Self {
+        Arc::make_mut(&mut self.rules).dead_letter_retry_after = wait;
         self
     }
 

@@ -16,6 +16,7 @@ mod commit;
 mod commit_with;
 mod complete;
 mod context;
+mod contracts;
 mod decode;
 mod execute;
 mod extract;
@@ -23,13 +24,16 @@ mod fingerprint;
 mod heartbeat;
 mod judge;
 mod layer;
+mod loaded_rules;
 mod metrics;
 mod operation;
 pub mod outcome;
 mod phase_context;
 mod phases;
 mod pipeline;
+mod publication;
 mod reason;
+mod reconstruct;
 mod record;
 mod refusal;
 mod replay;
@@ -40,6 +44,7 @@ mod respond;
 mod resume;
 pub mod route;
 mod rules;
+pub mod schema;
 mod service;
 pub mod spans;
 mod state;
@@ -52,18 +57,21 @@ mod wait;
 mod waiters;
 
 #[cfg(feature = "axum")]
-pub use self::axum::{BodyNotReady, MAX_CAPTURED_BYTES, NotGuarded, ResponseCapture};
+pub use self::axum::{
+    BodyNotReady, Command, MAX_CAPTURED_BYTES, NoCommand, NotGuarded, ResponseCapture,
+};
 pub use body::{RequestBody, ResponseBody};
 pub use commit_with::CommitWith;
+pub use contracts::{ContractChange, ContractError, ContractPlan, RulesChange};
 pub use layer::{Builder, CACHE_BYTES, Drained, Layer};
 pub use metrics::names;
 pub use operation::Operation;
 pub use outcome::{CloseDelimited, Outcome, OutcomeKind};
 pub use phases::{Downstream, MAX_PHASES, MAX_RECOVERY_BYTES, Phases, Stopped};
-pub use refusal::TYPE_BASE;
 #[cfg(feature = "axum")]
 pub use resume::ResumeJob;
-pub use route::{InFlight, KeyRule, Route};
+pub use route::{InFlight, KeyRule, OnSchemaChange, ReplayMode, Retry, Route, WeakKeys};
+pub use rules::DEAD_LETTER_RETRY_AFTER;
 pub use service::{ResponseFuture, Service};
 #[cfg(feature = "status")]
 pub use status::rfc3339;

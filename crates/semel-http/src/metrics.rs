@@ -1,8 +1,11 @@
 //! The layer's metrics. Keys and tenants are never labels.
 
-use std::sync::OnceLock;
+use std::collections::HashSet;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use metrics::{Counter, Histogram, Label};
+use semel_core::Code;
+use semel_core::key::Weakness;
 
 /// Names of the metrics that the layer writes, each labelled by `operation`.
 pub mod names {
@@ -18,6 +21,8 @@ pub mod names {
     pub const FAILED_RETRY: &str = "api_idempotency_reserve_failed_retry_total";
     /// Requests that found an unknown outcome.
     pub const UNKNOWN: &str = "api_idempotency_reserve_unknown_total";
+    /// Records that became unknown, also by `reason`, the error code.
+    pub const BECAME_UNKNOWN: &str = "api_idempotency_became_unknown_total";
     /// Requests after their replay window.
     pub const EXPIRED: &str = "api_idempotency_reserve_expired_total";
     /// Store calls that failed.
@@ -26,6 +31,9 @@ pub mod names {
     pub const FENCED: &str = "api_idempotency_fenced_total";
     /// Requests that passed without a key.
     pub const UNGUARDED: &str = "api_idempotency_unguarded_total";
+    /// Requests with a key that looks like personal data, a timestamp or a counter; also labelled
+    /// by `reason`.
+    pub const KEY_WEAK: &str = "api_idempotency_key_weak_total";
     /// How long reserving takes.
     pub const RESERVE_SECONDS: &str = "api_idempotency_reserve_seconds";
     /// How long recording an end takes.
@@ -34,11 +42,20 @@ pub mod names {
     pub const EXECUTE_SECONDS: &str = "api_idempotency_execute_seconds";
 }
 
+/// The most distinct reasons of one route: an application chooses its own codes, and may put
+/// anything into them.
+const MAX_REASONS: usize = 32;
+
+/// The label of all reasons past [`MAX_REASONS`].
+const OTHER: &str = "other";
+
 /// One route's metrics, registered at the route's first request: a recorder that is installed
 /// later does not see them.
 #[derive(Debug)]
 pub(crate) struct RouteMetrics {
     label: String,
+    /// The values of the label `reason` so far.
+    reasons: Mutex<HashSet<Code>>,
     handles: OnceLock<Handles>,
 }
 
@@ -68,8 +85,33 @@ impl RouteMetrics {
     pub(crate) fn new(label: impl Into<String>) -> Self {
         Self {
             label: label.into(),
+            reasons: Mutex::default(),
             handles: OnceLock::new(),
         }
+    }
+
+    /// Counts a request with a weak key. Rare, so its counter is looked up.
+    pub(crate) fn count_weak_key(&self, weakness: Weakness) {
+        let labels = vec![
+            Label::new("operation", self.label.clone()),
+            Label::new("reason", weakness.as_str()),
+        ];
+        metrics::counter!(names::KEY_WEAK, labels).increment(1);
+    }
+
+    /// Counts a record that became unknown.
+    pub(crate) fn became_unknown(&self, code: &Code) {
+        let mut reasons = self.reasons.lock().unwrap_or_else(PoisonError::into_inner);
+        let reason = if reasons.contains(code) || reasons.len() < MAX_REASONS {
+            reasons.insert(code.clone());
+            code.to_string()
+        } else {
+            OTHER.to_owned()
+        };
+        drop(reasons);
+        let operation = self.label.clone();
+        metrics::counter!(names::BECAME_UNKNOWN, "operation" => operation, "reason" => reason)
+            .increment(1);
     }
 }
 
@@ -97,5 +139,19 @@ impl std::ops::Deref for RouteMetrics {
                 execute_seconds: histogram(names::EXECUTE_SECONDS),
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_reasons_is_bounded() {
+        let metrics = RouteMetrics::new("pay");
+        for number in 0..2 * MAX_REASONS {
+            metrics.became_unknown(&Code::new(format!("code_{number}")));
+        }
+        assert_eq!(metrics.reasons.lock().unwrap().len(), MAX_REASONS);
     }
 }

@@ -2,6 +2,7 @@
 
 use http::{HeaderName, Response, StatusCode};
 use semel_core::Code;
+use semel_core::key::Dialect;
 
 /// The header in which an application in any language says how the execution ended. The layer
 /// removes it from the response.
@@ -143,6 +144,8 @@ impl OutcomeKind {
 pub(crate) struct StatusTable {
     /// What the route configures; few, so a list.
     overrides: Vec<(StatusCode, OutcomeKind)>,
+    /// What the route configures for the hundred statuses that begin with this digit.
+    classes: Vec<(u16, OutcomeKind)>,
 }
 
 impl StatusTable {
@@ -151,11 +154,22 @@ impl StatusTable {
         self.overrides.push((status, kind));
     }
 
-    fn kind(&self, status: StatusCode) -> OutcomeKind {
+    pub(crate) fn set_class(&mut self, class: u16, kind: OutcomeKind) {
+        self.classes.retain(|(other, _)| *other != class);
+        self.classes.push((class, kind));
+    }
+
+    fn kind(&self, status: StatusCode, dialect: Dialect) -> OutcomeKind {
         if let Some((_, kind)) = self.overrides.iter().find(|(other, _)| *other == status) {
             return *kind;
         }
+        let class = status.as_u16() / 100;
+        if let Some((_, kind)) = self.classes.iter().find(|(other, _)| *other == class) {
+            return *kind;
+        }
         match status.as_u16() {
+            // Stripe stores nothing where validation fails: a corrected request has the same key.
+            400 if dialect == Dialect::Stripe => OutcomeKind::Forget,
             // Refused before the application: the same key must work once the client is admitted.
             401 | 403 | 407 | 429 => OutcomeKind::Forget,
             // The application did not begin.
@@ -169,11 +183,11 @@ impl StatusTable {
 
     /// How an execution with a response ended. Removes the application's outcome from the
     /// response.
-    pub(crate) fn judge<B>(&self, response: &mut Response<B>) -> Outcome {
+    pub(crate) fn judge<B>(&self, response: &mut Response<B>, dialect: Dialect) -> Outcome {
         let status = response.status();
         let given = strip(response);
         given.unwrap_or_else(|| Outcome {
-            kind: self.kind(status),
+            kind: self.kind(status, dialect),
             code: Code::new(format!("status_{}", status.as_u16())),
             source: ResponseSource::Application,
         })
@@ -208,6 +222,8 @@ pub(crate) fn strip<B>(response: &mut Response<B>) -> Option<Outcome> {
 mod tests {
     use super::*;
 
+    const IETF: Dialect = Dialect::Ietf { lenient: true };
+
     #[test]
     fn parse_reads_what_as_str_writes() {
         for kind in OutcomeKind::ALL {
@@ -226,7 +242,34 @@ mod tests {
                 _ => OutcomeKind::Completed,
             };
             let status = StatusCode::from_u16(status).unwrap();
-            assert_eq!(table.kind(status), expected, "{status}");
+            assert_eq!(table.kind(status, IETF), expected, "{status}");
+            let for_stripe = match status.as_u16() {
+                400 => OutcomeKind::Forget,
+                _ => expected,
+            };
+            assert_eq!(table.kind(status, Dialect::Stripe), for_stripe, "{status}");
+        }
+    }
+
+    #[test]
+    fn an_exact_status_overrides_its_class_and_both_override_the_default() {
+        let mut table = StatusTable::default();
+        table.set_class(4, OutcomeKind::Completed);
+        table.set_class(4, OutcomeKind::Forget);
+        table.set_class(5, OutcomeKind::NotExecuted);
+        table.set(StatusCode::NOT_FOUND, OutcomeKind::Completed);
+        for (status, expected) in [
+            (400, OutcomeKind::Forget),
+            (404, OutcomeKind::Completed),
+            (408, OutcomeKind::Forget),
+            (499, OutcomeKind::Forget),
+            (500, OutcomeKind::NotExecuted),
+            (503, OutcomeKind::NotExecuted),
+            (201, OutcomeKind::Completed),
+        ] {
+            let status = StatusCode::from_u16(status).unwrap();
+            assert_eq!(table.kind(status, IETF), expected, "{status}");
+            assert_eq!(table.kind(status, Dialect::Stripe), expected, "{status}");
         }
     }
 
@@ -236,10 +279,13 @@ mod tests {
         table.set(StatusCode::SERVICE_UNAVAILABLE, OutcomeKind::Completed);
         table.set(StatusCode::SERVICE_UNAVAILABLE, OutcomeKind::NotExecuted);
         assert_eq!(
-            table.kind(StatusCode::SERVICE_UNAVAILABLE),
+            table.kind(StatusCode::SERVICE_UNAVAILABLE, IETF),
             OutcomeKind::NotExecuted
         );
-        assert_eq!(table.kind(StatusCode::BAD_GATEWAY), OutcomeKind::Unknown);
+        assert_eq!(
+            table.kind(StatusCode::BAD_GATEWAY, IETF),
+            OutcomeKind::Unknown
+        );
     }
 
     #[test]
@@ -254,7 +300,7 @@ mod tests {
             for line in lines {
                 response.headers_mut().append(HEADER, line.parse().unwrap());
             }
-            let outcome = StatusTable::default().judge(&mut response);
+            let outcome = StatusTable::default().judge(&mut response, IETF);
             assert_eq!(outcome.kind, OutcomeKind::Unknown, "{lines:?}");
             assert!(!response.headers().contains_key(HEADER));
         }
@@ -266,12 +312,12 @@ mod tests {
         response
             .headers_mut()
             .insert(HEADER, "forget".parse().unwrap());
-        let outcome = StatusTable::default().judge(&mut response.clone());
+        let outcome = StatusTable::default().judge(&mut response.clone(), IETF);
         assert_eq!(outcome.kind, OutcomeKind::Forget);
         response
             .extensions_mut()
             .insert(Outcome::unknown("psp_timeout"));
-        let outcome = StatusTable::default().judge(&mut response);
+        let outcome = StatusTable::default().judge(&mut response, IETF);
         assert_eq!(outcome, Outcome::unknown("psp_timeout"));
     }
 }

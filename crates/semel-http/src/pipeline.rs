@@ -16,15 +16,21 @@ use crate::body::ResponseBody;
 use crate::bounds::{ByteBody, InnerService};
 use crate::complete;
 use crate::context::{AttemptContext, AttemptGrant};
+use crate::contracts;
 use crate::execute;
 use crate::extract::{self, KeyedRoute};
 use crate::fingerprint::{self, Fingerprinted};
 use crate::layer::Layer;
 use crate::reason;
+use crate::reconstruct::replace_stored;
 use crate::refusal::Refusal;
+use crate::replay::{head_in_cache, head_in_store};
 use crate::reserve::{self, Reserved};
 use crate::respond;
 use crate::wait::InFlightWait;
+
+/// How often a request is compared under other rules: its record can be replaced meanwhile.
+const MAX_COMPARISONS: u32 = 4;
 
 /// Runs the pipeline for one guarded request.
 ///
@@ -45,14 +51,19 @@ where
     R: ByteBody,
 {
     let (state, rules) = (&layer.state, &layer.rules);
-    let extracted = extract::extract(rules, route, request).await?;
-    let fingerprints = match fingerprint::fingerprint(state, rules.dialect, &extracted)
+    contracts::ensure_published(layer).await?;
+    let mut extracted = extract::extract(rules, route, request).await?;
+    let fingerprints = match fingerprint::fingerprint(state, rules.dialect, &mut extracted)
         .map_err(|refusal| *refusal)?
     {
         Fingerprinted::Computed(fingerprints) => fingerprints,
         Fingerprinted::Cached(found) => {
-            let guard = &extracted.guard;
-            return Ok(respond::replay_cached(rules, guard, &span, *found));
+            let (guard, identity) = (&extracted.guard, &extracted.identity);
+            let head = || Some(head_in_cache(&found));
+            let replaced = replace_stored(rules, guard, identity, &extracted.request, head).await;
+            return Ok(respond::replay_cached(
+                rules, guard, &span, *found, replaced,
+            ));
         }
     };
     let read_at = state.store.erasure_epoch();
@@ -64,6 +75,7 @@ where
         fingerprints,
         span,
     ));
+    let mut comparisons = 0;
     loop {
         let decision = if let Some(decision) = reserve::try_decide(&context) {
             decision
@@ -105,12 +117,37 @@ where
                 }
             }
         };
+        // The record was made under another configuration: compare it under its own rules.
+        if let Decision::OtherRules { rules: other, .. } = decision
+            && comparisons < MAX_COMPARISONS
+        {
+            comparisons += 1;
+            let other = state.loaded_rules.find(&state.store, other).await?;
+            fingerprint::add_older(&mut context, &other);
+            continue;
+        }
         if let Decision::InProgress(running) = &decision
             && wait.wait(running).await
         {
             continue;
         }
-        return Ok(respond::render_decision(*context, decision, read_at));
+        let replaced = match &decision {
+            Decision::Replay(found) => {
+                let (guard, identity) = (&context.guard, &context.reservation.identity);
+                let head = || head_in_store(found);
+                replace_stored(rules, guard, identity, &context.request, head).await
+            }
+            Decision::Execute(_)
+            | Decision::Resume(_)
+            | Decision::InProgress(_)
+            | Decision::Unknown(_)
+            | Decision::KeyMisuse { .. }
+            | Decision::OtherRules { .. }
+            | Decision::Expired(_) => None,
+        };
+        return Ok(respond::render_decision(
+            *context, decision, replaced, read_at,
+        ));
     }
 }
 

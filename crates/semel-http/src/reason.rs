@@ -99,7 +99,25 @@ pub(crate) static OUTCOME_UNKNOWN: Reason = Reason {
     retryable: true,
     retry_after: true,
     status_link: true,
-    detail: "The operation may or may not have taken effect. It is being found out; it will not be executed again meanwhile. Retry later with the same key, and never with a new one.",
+    detail: "The operation may or may not have taken effect. It is not executed again until the outcome is known. Retry later with the same key, and never with a new one.",
+};
+
+/// As the detail of [`OUTCOME_UNKNOWN`], where the route has a reconciler.
+pub(crate) const RECONCILED_DETAIL: &str = "The operation may or may not have taken effect. It is being reconciled, and is not executed again until the outcome is known. Retry later with the same key, and never with a new one.";
+
+/// A retry of an operation that was dead-lettered.
+pub(crate) static DEAD_LETTERED: Reason = Reason {
+    code: "idempotency_outcome_unknown",
+    title: "Outcome not known: an operator decides",
+    status: 409,
+    stripe_status: 409,
+    stripe_type: API,
+    stripe_code: "idempotency_outcome_unknown",
+    stripe_should_retry: Some("false"),
+    retryable: true,
+    retry_after: true,
+    status_link: true,
+    detail: "The operation may or may not have taken effect, and no lookup could tell. An operator decides how it ended; it is not executed again before that. Retry much later with the same key, and never with a new one.",
 };
 
 /// The first caller of an operation whose outcome just became unknown.
@@ -114,7 +132,7 @@ pub(crate) static OUTCOME_BROKEN: Reason = Reason {
     retryable: true,
     retry_after: true,
     status_link: true,
-    detail: "No complete answer came, so the operation may or may not have taken effect. It is being found out; it will not be executed again meanwhile. Retry later with the same key, and never with a new one.",
+    detail: "No complete answer came, so the operation may or may not have taken effect. It is not executed again until the outcome is known. Retry later with the same key, and never with a new one.",
 };
 
 /// The replay window is over.
@@ -162,6 +180,21 @@ pub(crate) static STORE_UNAVAILABLE: Reason = Reason {
     detail: "Nothing was executed, because it could not be recorded. Retry with the same key.",
 };
 
+/// The layer's contracts were refused: see [`crate::contracts`].
+pub(crate) static CONTRACT_CHANGED: Reason = Reason {
+    code: "idempotency_contract_changed",
+    title: "Not executed: the server's configuration was refused",
+    status: 503,
+    stripe_status: 503,
+    stripe_type: API,
+    stripe_code: "idempotency_contract_changed",
+    stripe_should_retry: None,
+    retryable: true,
+    retry_after: true,
+    status_link: false,
+    detail: "Nothing was executed. The server was started with a configuration under which it would not recognise earlier requests; its operator has to correct that. Retry later with the same key.",
+};
+
 /// It was executed, and the store does not answer the final write.
 pub(crate) static OUTCOME_PENDING: Reason = Reason {
     code: "idempotency_outcome_pending",
@@ -175,6 +208,21 @@ pub(crate) static OUTCOME_PENDING: Reason = Reason {
     retry_after: true,
     status_link: false,
     detail: "The operation was executed, and its outcome is still being recorded. Retry with the same key to be given it.",
+};
+
+/// The application did not answer whether, or with what, a retry may be answered.
+pub(crate) static REPLAY_UNAVAILABLE: Reason = Reason {
+    code: "idempotency_replay_unavailable",
+    title: "Executed, but its answer is not available now",
+    status: 503,
+    stripe_status: 503,
+    stripe_type: API,
+    stripe_code: "idempotency_replay_unavailable",
+    stripe_should_retry: None,
+    retryable: true,
+    retry_after: true,
+    status_link: false,
+    detail: "The operation was executed, and is not executed again. Its answer cannot be fetched at the moment. Retry with the same key to be given it.",
 };
 
 /// The handler reported that nothing happened, without a response of its own.
@@ -222,6 +270,21 @@ pub(crate) static REQUEST_INCOMPLETE: Reason = Reason {
     detail: "The request's body ended early. Nothing was executed.",
 };
 
+/// The body is not a command that the route takes.
+pub(crate) static REQUEST_INVALID: Reason = Reason {
+    code: "request_invalid",
+    title: "Request invalid",
+    status: 400,
+    stripe_status: 400,
+    stripe_type: INVALID,
+    stripe_code: "request_invalid",
+    stripe_should_retry: None,
+    retryable: false,
+    retry_after: false,
+    status_link: false,
+    detail: "The request's body is not valid. Nothing was executed, and the key is not used up.",
+};
+
 /// The tenant is not known.
 pub(crate) static TENANT_UNRESOLVED: Reason = Reason {
     code: "tenant_unresolved",
@@ -235,6 +298,21 @@ pub(crate) static TENANT_UNRESOLVED: Reason = Reason {
     retry_after: false,
     status_link: false,
     detail: "The caller of this request could not be identified, so its key could be another caller's. Nothing was executed.",
+};
+
+/// The tenant cannot be found out now.
+pub(crate) static TENANT_UNAVAILABLE: Reason = Reason {
+    code: "tenant_unavailable",
+    title: "Caller cannot be verified now",
+    status: 503,
+    stripe_status: 503,
+    stripe_type: API,
+    stripe_code: "tenant_unavailable",
+    stripe_should_retry: None,
+    retryable: true,
+    retry_after: true,
+    status_link: false,
+    detail: "The caller of this request cannot be verified now. Nothing was executed. Retry with the same key.",
 };
 
 /// Not a byte of the request reached the upstream.
@@ -269,21 +347,26 @@ pub(crate) static UPSTREAM_FAILED: Reason = Reason {
 
 /// For tests.
 #[cfg(test)]
-pub(crate) static ALL: [&Reason; 16] = [
+pub(crate) static ALL: [&Reason; 21] = [
     &KEY_MISSING,
     &KEY_MALFORMED,
     &KEY_REUSED,
     &IN_PROGRESS,
     &OUTCOME_UNKNOWN,
+    &DEAD_LETTERED,
     &OUTCOME_BROKEN,
     &EXPIRED,
     &NOT_STORED,
     &STORE_UNAVAILABLE,
+    &CONTRACT_CHANGED,
     &OUTCOME_PENDING,
+    &REPLAY_UNAVAILABLE,
     &NOT_EXECUTED,
     &REQUEST_TOO_LARGE,
     &REQUEST_INCOMPLETE,
+    &REQUEST_INVALID,
     &TENANT_UNRESOLVED,
+    &TENANT_UNAVAILABLE,
     &UPSTREAM_UNREACHABLE,
     &UPSTREAM_FAILED,
 ];

@@ -16,9 +16,6 @@ use crate::body::{ResponseBody, from_bytes};
 use crate::reason::Reason;
 use crate::rules::Rules;
 
-/// Where the pages about the codes are: `docs/errors` of the documentation.
-pub const TYPE_BASE: &str = "https://semel.dev/errors/";
-
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
 
 /// A refusal: its reason, and what is specific to this request.
@@ -97,15 +94,18 @@ impl Refusal {
     }
 
     /// The response in the dialect's form.
-    pub(crate) fn render(&self, dialect: Dialect) -> Response<Bytes> {
-        let reason = self.reason;
+    pub(crate) fn render(&self, rules: &Rules) -> Response<Bytes> {
+        let (reason, dialect) = (self.reason, rules.dialect);
         let detail = self.detail.as_deref().unwrap_or(reason.detail);
         let mut response = match dialect {
             Dialect::Ietf { .. } => json(
                 reason.status,
                 "application/problem+json",
                 &Problem {
-                    kind: format!("{TYPE_BASE}{}", reason.code),
+                    kind: match &rules.error_base {
+                        Some(base) => format!("{base}{}", reason.code),
+                        None => "about:blank".to_owned(),
+                    },
                     title: reason.title,
                     status: reason.status,
                     detail,
@@ -188,7 +188,7 @@ pub(crate) fn refuse<R>(
         location,
         ..Refusal::new(reason).operation(id)
     };
-    from_bytes(refusal.render(rules.dialect))
+    from_bytes(refusal.render(rules))
 }
 
 fn json(status: u16, media: &'static str, body: &impl Serialize) -> Response<Bytes> {
@@ -233,13 +233,21 @@ mod tests {
     fn a_refusal_without_an_operation_names_none() {
         for reason in reason::ALL {
             for dialect in [Dialect::Ietf { lenient: true }, Dialect::Stripe] {
-                let answer = Refusal::new(reason).render(dialect);
+                let mut rules = Rules::new(|_| None::<Box<str>>);
+                rules.dialect = dialect;
+                let answer = Refusal::new(reason).render(&rules);
                 let body: serde_json::Value = serde_json::from_slice(answer.body()).unwrap();
                 match dialect {
                     Dialect::Ietf { .. } => {
                         assert_eq!(body["code"], reason.code);
                         assert_eq!(body["status"], answer.status().as_u16());
-                        assert_eq!(body["type"], format!("{TYPE_BASE}{}", reason.code));
+                        assert_eq!(body["type"], "about:blank");
+                        rules.error_base = Some("https://api.example/errors/".into());
+                        let answer = Refusal::new(reason).render(&rules);
+                        let linked: serde_json::Value =
+                            serde_json::from_slice(answer.body()).unwrap();
+                        let page = format!("https://api.example/errors/{}", reason.code);
+                        assert_eq!(linked["type"], page);
                         assert!(body.get("operation_id").is_none());
                     }
                     Dialect::Stripe => {

@@ -42,31 +42,35 @@ pub(crate) fn pending<S, R>(
     refuse(&context.rules, &reason::OUTCOME_PENDING, grant.id())
 }
 
-/// A replay from this process's memory.
+/// A replay from this process's memory; `replaced` is sent in place of the stored response.
 pub(crate) fn replay_cached<R>(
     rules: &Rules,
     guard: &Guard,
     span: &Span,
     found: StoredResponse,
+    replaced: Option<Response<Bytes>>,
 ) -> Response<ResponseBody<R>> {
     guard.metrics.replay.increment(1);
     spans::replayed_at_once(span, found.id);
-    from_bytes(replay::replay(rules, found))
+    let schema = guard.route.replay.schema;
+    from_bytes(replaced.unwrap_or_else(|| replay::replay(rules, schema, found)))
 }
 
-/// The response to a request that does not execute. `read_at` is the store's epoch from before it
-/// was asked.
+/// The response to a request that does not execute. `replaced` is sent in place of a stored
+/// response. `read_at` is the store's epoch from before it was asked.
 pub(crate) fn render_decision<S: Store, R>(
     context: AttemptContext<S>,
     decision: Decision,
+    replaced: Option<Response<Bytes>>,
     read_at: Option<ErasureEpoch>,
 ) -> Response<ResponseBody<R>> {
-    from_bytes(render(context, decision, read_at))
+    from_bytes(render(context, decision, replaced, read_at))
 }
 
 fn render<S: Store>(
     context: AttemptContext<S>,
     decision: Decision,
+    replaced: Option<Response<Bytes>>,
     read_at: Option<ErasureEpoch>,
 ) -> Response<Bytes> {
     let AttemptContext {
@@ -81,6 +85,9 @@ fn render<S: Store>(
     let refusal = match decision {
         Decision::Replay(found) => {
             metrics.replay.increment(1);
+            if let Some(replaced) = replaced {
+                return replaced;
+            }
             return match replay::from_store(found, state.clock.now()) {
                 Ok(found) => {
                     let exact = || ExactRequest::new(&guard, &request);
@@ -92,9 +99,9 @@ fn render<S: Store>(
                     state
                         .cache
                         .fill(read_at, identity, fingerprints, exact, &found);
-                    replay::replay(&rules, found)
+                    replay::replay(&rules, guard.route.replay.schema, found)
                 }
-                Err(refusal) => refusal.render(rules.dialect),
+                Err(refusal) => refusal.render(&rules),
             };
         }
         Decision::InProgress(running) => {
@@ -108,11 +115,23 @@ fn render<S: Store>(
         Decision::Unknown(unknown) => {
             metrics.unknown.increment(1);
             let id = unknown.id;
-            let retry_after = seconds_between(state.clock.now(), unknown.reconcile_after);
+            let (refusal, retry_after) = if unknown.dead_lettered {
+                let wait = rules.dead_letter_retry_after.as_secs();
+                (Refusal::new(&reason::DEAD_LETTERED), wait.max(1))
+            } else {
+                let refusal = Refusal::new(&reason::OUTCOME_UNKNOWN);
+                let refusal = if guard.route.reconciled {
+                    refusal.detail(reason::RECONCILED_DETAIL)
+                } else {
+                    refusal
+                };
+                let wait = seconds_between(state.clock.now(), unknown.reconcile_after);
+                (refusal, wait)
+            };
             Refusal {
                 location: rules.status_of(id),
                 retry_after: Some(retry_after),
-                ..Refusal::new(&reason::OUTCOME_UNKNOWN).operation(id)
+                ..refusal.operation(id)
             }
         }
         Decision::KeyMisuse { id } => {
@@ -133,10 +152,11 @@ fn render<S: Store>(
                 ..Refusal::new(&reason::EXPIRED).operation(expired.id)
             }
         }
-        // Not reached: a request that is granted an execution executes.
+        // Not reached: the pipeline asks again, or executes.
+        Decision::OtherRules { .. } => Refusal::new(&reason::STORE_UNAVAILABLE),
         Decision::Execute(_) | Decision::Resume(_) => Refusal::new(&reason::OUTCOME_BROKEN),
     };
-    refusal.render(rules.dialect)
+    refusal.render(&rules)
 }
 
 /// The first client's response where another writer completed the record: what a retry gets,
@@ -154,8 +174,7 @@ async fn from_record<S: Store, R>(
     let read = match state.store.reserve(reservation).await {
         Ok(Decision::Replay(found)) if found.id == grant.id() => {
             let found = replay::from_store(found, state.clock.now()).map(replay::first);
-            let dialect = context.rules.dialect;
-            return from_bytes(found.unwrap_or_else(|refusal| refusal.render(dialect)));
+            return from_bytes(found.unwrap_or_else(|refusal| refusal.render(&context.rules)));
         }
         other => other,
     };

@@ -102,9 +102,8 @@ impl<S: Store> ResumeJob<S> {
         }
         let lease = self.guard.route.policy.lease;
         let owner = state.owner.clone();
-        let abandoned = state
-            .store
-            .claim_abandoned(&self.operation, owner, lease, BATCH);
+        let identity = self.guard.identity_name().unwrap_or(&self.operation);
+        let abandoned = state.store.claim_abandoned(identity, owner, lease, BATCH);
         let executions: Vec<_> = abandoned
             .await?
             .into_iter()

@@ -1,17 +1,26 @@
 //! The settings of one route.
 
+mod command;
+mod guard;
+mod replay;
+mod settings;
+
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, Method, StatusCode};
-use semel_core::fingerprint::{Options, Rules};
+use semel_core::fingerprint::Options;
 use semel_core::key::{self, MAX_LENGTH};
 use semel_core::{KeyScope, OnExpired, Policy, Stale};
 
-use crate::metrics::RouteMetrics;
 use crate::outcome::{OutcomeKind, StatusTable};
 use crate::stored::StoredHeaders;
+
+pub(crate) use command::{CommandParser, CommandSource, ParsedCommand, Target};
+pub(crate) use guard::{Guard, RouteRules};
+pub use replay::{OnSchemaChange, ReplayMode, Retry};
+pub(crate) use replay::{ReplayCall, ReplayRules, ReplaySource};
+pub use settings::{InFlight, KeyRule, WeakKeys};
 
 /// Largest request body that is read, by default.
 pub const MAX_REQUEST: usize = 8 << 20;
@@ -22,46 +31,19 @@ pub const MAX_RESPONSE: usize = 1 << 20;
 /// Longest execution, by default: a handler that hangs must not renew its lease for ever.
 pub const EXECUTE_MAX: Duration = Duration::from_mins(1);
 
-/// The account that a Stripe client acts for, under one credential. Without these headers in the
-/// fingerprint, a payment for one account would be answered with that for another.
-const STRIPE_ACCOUNT: [&str; 2] = ["stripe-account", "stripe-context"];
-
-/// Whether a route's requests need a key.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum KeyRule {
-    /// A request without a key is refused.
-    #[default]
-    Required,
-    /// A request without a key passes unguarded, and is counted.
-    Optional,
-    /// Every request passes unguarded, even with a key.
-    Ignored,
-}
-
-/// The response to a request while another with the same key executes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum InFlight {
-    /// 409, at once.
-    #[default]
-    Reject,
-    /// The stored response once it is there; 409 if that takes longer than `max`.
-    Wait {
-        /// The longest wait.
-        max: Duration,
-    },
-    /// 202, with the place to ask for the status.
-    Accept,
-}
-
 /// The settings of one route. [`Layer::route`](crate::Layer::route) creates it with the layer's
 /// defaults, and its methods change them.
 #[derive(Clone, Debug)]
 pub struct Route {
     pub(crate) operation: Option<Box<str>>,
+    pub(crate) was: Option<Box<str>>,
     pub(crate) key: KeyRule,
     pub(crate) key_scope: Option<KeyScope>,
     pub(crate) min_length: usize,
+    pub(crate) key_format: key::Format,
+    pub(crate) weak_keys: WeakKeys,
     pub(crate) in_flight: InFlight,
+    pub(crate) reconciled: bool,
     pub(crate) policy: Policy,
     pub(crate) execute_max: Duration,
     pub(crate) max_request: usize,
@@ -69,6 +51,8 @@ pub struct Route {
     pub(crate) fingerprint: Options,
     pub(crate) outcomes: StatusTable,
     pub(crate) stored: StoredHeaders,
+    pub(crate) replay: ReplayRules,
+    pub(crate) command: Option<CommandParser>,
 }
 
 /// Why a route is invalid. Found when the layer is built, never by a request.
@@ -92,6 +76,9 @@ pub enum Error {
     /// Not an HTTP status.
     #[error("{0} is not an HTTP status")]
     Status(u16),
+    /// Not a class of HTTP statuses.
+    #[error("{0}xx is not a class of statuses: 2xx to 5xx are possible")]
+    StatusClass(u16),
     /// A header that must not be replayed.
     #[error("the header {0:?} belongs to one connection, moment or caller and is never stored")]
     NeverStored(HeaderName),
@@ -101,9 +88,20 @@ pub enum Error {
     /// No key can have that length.
     #[error("no key has {0} characters: 1 to {MAX_LENGTH} are possible")]
     MinLength(usize),
+    /// [`Route::was`] without a name, or with one that another operation uses.
+    #[error("`was` of {pattern:?}: {problem}")]
+    Was {
+        /// The route.
+        pattern: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// A time of zero, or one that outlives what it belongs to.
     #[error("{0}")]
     Time(&'static str),
+    /// Settings that exclude or need each other.
+    #[error("{0}")]
+    Settings(&'static str),
     /// A [`ResumeJob`](crate::ResumeJob) for an operation without phases.
     #[error("no route of the operation {0:?} declares phases: call `phases` on its route")]
     NoPhases(Box<str>),
@@ -116,10 +114,14 @@ impl Default for Route {
     fn default() -> Self {
         Self {
             operation: None,
+            was: None,
             key: KeyRule::Required,
             key_scope: None,
             min_length: 1,
+            key_format: key::Format::default(),
+            weak_keys: WeakKeys::default(),
             in_flight: InFlight::default(),
+            reconciled: false,
             policy: Policy::default(),
             execute_max: EXECUTE_MAX,
             max_request: MAX_REQUEST,
@@ -127,6 +129,8 @@ impl Default for Route {
             fingerprint: Options::default(),
             outcomes: StatusTable::default(),
             stored: StoredHeaders::default(),
+            replay: ReplayRules::default(),
+            command: None,
         }
     }
 }
@@ -136,6 +140,14 @@ impl Route {
     /// operation. Several routes may share a name.
     pub fn operation(mut self, name: impl Into<Box<str>>) -> Self {
         self.operation = Some(name.into());
+        self
+    }
+
+    /// The name that the operation was first published under. Its records keep that name, so that a
+    /// retry after the renaming finds its record; metrics and logs have the new one. For a route that had no
+    /// name, it is the method and the path: `was("POST /payments")`.
+    pub fn was(mut self, name: impl Into<Box<str>>) -> Self {
+        self.was = Some(name.into());
         self
     }
 
@@ -157,9 +169,27 @@ impl Route {
         self
     }
 
+    /// What a key has to look like.
+    pub fn key_format(mut self, format: key::Format) -> Self {
+        self.key_format = format;
+        self
+    }
+
+    /// What happens to a request with a weak key.
+    pub fn weak_keys(mut self, answer: WeakKeys) -> Self {
+        self.weak_keys = answer;
+        self
+    }
+
     /// The response to a request while another with its key executes.
     pub fn in_flight(mut self, answer: InFlight) -> Self {
         self.in_flight = answer;
+        self
+    }
+
+    /// A worker reconciles unknown outcomes of this operation, so the refusal of a retry says so.
+    pub fn reconciled(mut self) -> Self {
+        self.reconciled = true;
         self
     }
 
@@ -238,6 +268,19 @@ impl Route {
         Ok(self)
     }
 
+    /// What all statuses of a class mean: 4 for 400 to 499. A status that
+    /// [`outcome`](Self::outcome) names keeps its own meaning.
+    ///
+    /// # Errors
+    /// [`Error::StatusClass`].
+    pub fn outcome_class(mut self, class: u16, kind: OutcomeKind) -> Result<Self, Error> {
+        if !(2..=5).contains(&class) {
+            return Err(Error::StatusClass(class));
+        }
+        self.outcomes.set_class(class, kind);
+        Ok(self)
+    }
+
     /// Stores another response header.
     ///
     /// # Errors
@@ -286,99 +329,5 @@ impl IntoRoute for Route {
 impl IntoRoute for Result<Route, Error> {
     fn into_route(self) -> Result<Route, Error> {
         self
-    }
-}
-
-/// A valid [`Route`], with what its requests need prepared.
-#[derive(Debug)]
-pub(crate) struct Guard {
-    pub(crate) route: Route,
-    pub(crate) rules: Rules,
-    /// Headers that are part of the fingerprint: those of the route, then those of the Stripe
-    /// dialect.
-    semantic: Vec<HeaderName>,
-    listed: usize,
-    pub(crate) metrics: RouteMetrics,
-    /// The pattern of the path; `None` for requests without a route.
-    pub(crate) path: Option<Box<str>>,
-}
-
-impl Guard {
-    pub(crate) fn new(route: Route, label: &str) -> Result<Self, Error> {
-        let windows = route.policy.windows;
-        if route.policy.lease.is_zero() || route.execute_max.is_zero() {
-            return Err(Error::Time(
-                "the lease and the longest execution must be longer than zero",
-            ));
-        }
-        if windows.replay.is_zero() {
-            return Err(Error::Time("the replay window must be longer than zero"));
-        }
-        if windows.body > windows.replay {
-            return Err(Error::Time(
-                "the body cannot be kept longer than the rest of the response",
-            ));
-        }
-        if route.min_length == 0 || route.min_length > MAX_LENGTH {
-            return Err(Error::MinLength(route.min_length));
-        }
-        let rules = Rules::new(&route.fingerprint)?;
-        let listed: Vec<HeaderName> = rules
-            .headers()
-            .iter()
-            .filter_map(|name| name.parse().ok())
-            .collect();
-        Ok(Self::with(route, label, rules, listed))
-    }
-
-    /// For a route with default settings, which are valid.
-    pub(crate) fn unchanged(route: Route, label: &str) -> Self {
-        Self::with(route, label, Rules::default(), Vec::new())
-    }
-
-    fn with(route: Route, label: &str, rules: Rules, mut semantic: Vec<HeaderName>) -> Self {
-        let listed = semantic.len();
-        for name in STRIPE_ACCOUNT.map(HeaderName::from_static) {
-            if !semantic.contains(&name) {
-                semantic.push(name);
-            }
-        }
-        Self {
-            rules,
-            semantic,
-            listed,
-            metrics: RouteMetrics::new(route.operation.as_deref().unwrap_or(label)),
-            path: label.split_once(' ').map(|(_, path)| path.into()),
-            route,
-        }
-    }
-
-    /// Headers that are part of the fingerprint in a dialect.
-    pub(crate) fn semantic(&self, dialect: key::Dialect) -> &[HeaderName] {
-        match dialect {
-            key::Dialect::Ietf { .. } => &self.semantic[..self.listed],
-            key::Dialect::Stripe => &self.semantic,
-        }
-    }
-
-    /// All headers that are part of the fingerprint in any dialect.
-    pub(crate) fn hashed(&self) -> impl Iterator<Item = &HeaderName> {
-        static FRAMING: [HeaderName; 2] = [CONTENT_TYPE, CONTENT_ENCODING];
-        FRAMING.iter().chain(&self.semantic)
-    }
-
-    /// The syntax of keys on this route.
-    pub(crate) fn syntax(&self, dialect: key::Dialect) -> key::Syntax {
-        let any = key::Syntax::new(dialect);
-        // `new` checked the length.
-        any.with_min_length(self.route.min_length).unwrap_or(any)
-    }
-
-    /// The scope of keys on this route.
-    pub(crate) fn scope(&self, dialect: key::Dialect) -> KeyScope {
-        self.route.key_scope.unwrap_or(match dialect {
-            key::Dialect::Ietf { .. } => KeyScope::Operation,
-            key::Dialect::Stripe => KeyScope::Tenant,
-        })
     }
 }

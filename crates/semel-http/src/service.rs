@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -9,7 +10,6 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use semel_core::Store;
-use semel_core::key::Dialect;
 use tracing::Instrument as _;
 
 use crate::body::{RequestBody, ResponseBody, from_bytes};
@@ -18,7 +18,8 @@ use crate::extract::{KeyedRoute, RouteMatch, match_route};
 use crate::layer::Layer;
 use crate::outcome::{Outcome, OutcomeKind, ResponseSource, strip};
 use crate::refusal::Refusal;
-use crate::{commit_with, pipeline, reason, resource, spans};
+use crate::rules::Rules;
+use crate::{commit_with, pipeline, reason, resource, schema, spans};
 
 /// A service with a [`Layer`] around it.
 #[derive(Debug)]
@@ -41,7 +42,7 @@ pin_project! {
 pin_project! {
     #[project = KindProjection]
     enum Kind<F, B> {
-        Passed { #[pin] inner: F, dialect: Dialect },
+        Passed { #[pin] inner: F, rules: Arc<Rules> },
         Guarded { inner: Pin<Box<dyn Future<Output = Response<ResponseBody<B>>> + Send>> },
         Refused { response: Option<Response<Bytes>> },
     }
@@ -94,10 +95,10 @@ where
         let kind = match match_route(rules, &request) {
             RouteMatch::Pass => Kind::Passed {
                 inner: self.inner.call(request.map(RequestBody::streaming)),
-                dialect: rules.dialect,
+                rules: Arc::clone(rules),
             },
             RouteMatch::Refuse(refusal) => Kind::Refused {
-                response: Some(refusal.render(rules.dialect)),
+                response: Some(refusal.render(rules)),
             },
             RouteMatch::Guard(route) => {
                 // Calls the service that was polled ready, and leaves its clone.
@@ -121,9 +122,9 @@ where
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.project().kind.project() {
-            KindProjection::Passed { inner, dialect } => {
+            KindProjection::Passed { inner, rules } => {
                 let response = ready!(inner.poll(context))?;
-                Poll::Ready(Ok(passed(response, *dialect)))
+                Poll::Ready(Ok(passed(response, rules)))
             }
             KindProjection::Guarded { inner } => inner.as_mut().poll(context).map(Ok),
             KindProjection::Refused { response } => {
@@ -152,7 +153,7 @@ where
     let running = pipeline::run(&layer, route, request, inner, span.clone());
     let response = running.instrument(span).await;
     let rules = &layer.rules;
-    let mut response = response.unwrap_or_else(|refusal| from_bytes(refusal.render(rules.dialect)));
+    let mut response = response.unwrap_or_else(|refusal| from_bytes(refusal.render(rules)));
     response
         .headers_mut()
         .insert(rules.header.clone(), key_line);
@@ -161,15 +162,16 @@ where
 
 /// The response to a request that is not guarded: as it is, unless the application left it to the
 /// layer.
-fn passed<B>(mut response: Response<B>, dialect: Dialect) -> Response<ResponseBody<B>> {
+fn passed<B>(mut response: Response<B>, rules: &Rules) -> Response<ResponseBody<B>> {
     if commit_with::take_pending(&mut response).is_some() {
         // The rows are rolled back, so the response must not claim them.
         tracing::error!(
             "a request that is not guarded was answered with a transaction, and there is nothing to complete"
         );
-        return from_bytes(Refusal::new(&reason::NOT_EXECUTED).render(dialect));
+        return from_bytes(Refusal::new(&reason::NOT_EXECUTED).render(rules));
     }
     let _ = resource::take(&mut response);
+    let _ = schema::take(&mut response);
     let reason = match strip(&mut response) {
         Some(Outcome {
             source: ResponseSource::Unreachable,
@@ -190,5 +192,5 @@ fn passed<B>(mut response: Response<B>, dialect: Dialect) -> Response<ResponseBo
         })
         | None => return response.map(ResponseBody::passed),
     };
-    from_bytes(Refusal::new(reason).render(dialect))
+    from_bytes(Refusal::new(reason).render(rules))
 }

@@ -105,6 +105,7 @@ pub(crate) fn decided(spans: [&Span; 2], decision: &Decision) {
         Decision::InProgress(found) => ("in_progress", found.fence.id, Some(found.fence.attempt)),
         Decision::Unknown(found) => ("unknown", found.id, None),
         Decision::KeyMisuse { id } => ("key_misuse", *id, None),
+        Decision::OtherRules { id, .. } => ("other_rules", *id, None),
         Decision::Expired(found) => ("expired", found.id, None),
     };
     for span in spans {

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::cache::ReplayCache;
+use crate::loaded_rules::LoadedRules;
 use crate::waiters::Waiters;
 
 pub(crate) struct State<S> {
@@ -20,6 +21,8 @@ pub(crate) struct State<S> {
     /// Cancelled when the process no longer waits for running executions.
     pub(crate) abandon: CancellationToken,
     pub(crate) owner: Owner,
+    /// Fingerprint rules of other configurations.
+    pub(crate) loaded_rules: LoadedRules,
     /// How long a client waits for a reservation.
     pub(crate) store_timeout: Duration,
     /// How long a client waits for its outcome to be recorded.

@@ -7,9 +7,11 @@ use http::{Method, Response, StatusCode};
 use semel_core::{OperationId, Record, State, Store, Timestamp, store};
 use serde::Serialize;
 
+use crate::extract::resolve_tenant;
 use crate::layer::Layer;
 use crate::reason;
 use crate::refusal::Refusal;
+use crate::rules::Rules;
 
 /// The body of the response.
 #[derive(Serialize)]
@@ -47,10 +49,17 @@ impl<S: Store> Layer<S> {
             Ok(id) => self.state.store.find(id).await,
             Err(_) => Ok(None),
         };
-        let tenant = (self.rules.tenant)(head);
+        let tenant = match resolve_tenant((self.rules.tenant)(head)).await {
+            Ok(tenant) => Some(tenant),
+            Err(refusal) if refusal.reason.retryable => {
+                return Some(refusal.render(&self.rules));
+            }
+            Err(_) => None,
+        };
         Some(match found {
             Ok(Some(record)) if tenant.as_deref() == Some(record.identity.tenant()) => {
-                render(&record, self.state.clock.now())
+                let asks = self.rules.asks_before_replay(record.identity.operation());
+                render(&record, &self.rules, self.state.clock.now(), !asks)
             }
             // Not 403: another tenant must not learn that the operation exists.
             Ok(_) => plain(StatusCode::NOT_FOUND),
@@ -62,14 +71,21 @@ impl<S: Store> Layer<S> {
         tracing::error!(%error, "could not look an operation up");
         Refusal::new(&reason::STORE_UNAVAILABLE)
             .detail("The operation cannot be looked up now. Ask again.")
-            .render(self.rules.dialect)
+            .render(&self.rules)
     }
 }
 
-fn render(record: &Record, now: Timestamp) -> Response<Bytes> {
-    let waits = matches!(record.state, State::InProgress(_) | State::Unknown(_));
+/// The status of a record; its response only where the caller may see it without a question.
+fn render(record: &Record, rules: &Rules, now: Timestamp, shows_response: bool) -> Response<Bytes> {
+    let retry_after = match &record.state {
+        State::Unknown(unresolved) if unresolved.dead_lettered_at.is_some() => {
+            Some(rules.dead_letter_retry_after.as_secs().max(1))
+        }
+        State::InProgress(_) | State::Unknown(_) => Some(1),
+        State::Completed(_) | State::FailedRetryable { .. } | State::Expired { .. } => None,
+    };
     let response = match &record.state {
-        State::Completed(completed) if now < completed.expires_at => {
+        State::Completed(completed) if shows_response && now < completed.expires_at => {
             let stored = &completed.response;
             Some(StatusResponse {
                 status: stored.status,
@@ -100,7 +116,7 @@ fn render(record: &Record, now: Timestamp) -> Response<Bytes> {
         operation_id: record.id.to_string(),
         status: record.state.status().as_str(),
         created_at: rfc3339(record.created_at),
-        retry_after: waits.then_some(1),
+        retry_after,
         response,
     };
     // Serializing a struct of strings cannot fail.
@@ -108,8 +124,8 @@ fn render(record: &Record, now: Timestamp) -> Response<Bytes> {
     let headers = answer.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    if waits {
-        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    if let Some(seconds) = retry_after {
+        headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
     }
     answer
 }

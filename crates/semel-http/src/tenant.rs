@@ -20,11 +20,17 @@
 //! let layer = Layer::new(Memory::default()).tenant(tenant::only_one());
 //! ```
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{AUTHORIZATION, AsHeaderName, HeaderValue};
 use http::request::Parts;
 use semel_core::identity::MAX_TENANT_BYTES;
+use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 /// The name of the one tenant of [`only_one`].
@@ -32,6 +38,40 @@ pub const ONLY_ONE: &str = "default";
 
 /// The tenant of callers without any credential, under [`authorization`].
 pub const ANONYMOUS: &str = "anonymous";
+
+/// What a tenant function found. `Option` of a name becomes [`Known`](Self::Known) or
+/// [`Unresolved`](Self::Unresolved).
+pub enum Tenant {
+    /// The name of the tenant.
+    Known(Box<str>),
+    /// The request has no tenant: 403 `tenant_unresolved`.
+    Unresolved,
+    /// The tenant cannot be found out now: 503 `tenant_unavailable`, and nothing executes.
+    Unavailable {
+        /// When the client may ask again.
+        retry_after: Duration,
+    },
+    /// The tenant is known after this, for example after the keys of an issuer were fetched. The
+    /// future has to end in bounded time.
+    Pending(Pin<Box<dyn Future<Output = Self> + Send>>),
+}
+
+impl<T: Into<Box<str>>> From<Option<T>> for Tenant {
+    fn from(name: Option<T>) -> Self {
+        name.map_or(Self::Unresolved, |name| Self::Known(name.into()))
+    }
+}
+
+impl fmt::Debug for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Known(_) => "Known",
+            Self::Unresolved => "Unresolved",
+            Self::Unavailable { .. } => "Unavailable",
+            Self::Pending(_) => "Pending",
+        })
+    }
+}
 
 /// There is only one tenant: every caller may see every other caller's answers, given the
 /// key.
@@ -55,24 +95,73 @@ pub fn header(
 
 /// The hash of the `Authorization` header, else of `X-Api-Key`, else [`ANONYMOUS`].
 ///
-/// A credential that changes between two attempts is another tenant, and the second attempt
-/// executes: only for credentials that live longer than retries do.
+/// For credentials that do not change between two attempts. A JSON Web Token that expires is
+/// refused: the token that replaces it would be another tenant, and the retry would execute again.
 pub fn authorization() -> impl Fn(&Parts) -> Option<Box<str>> + Send + Sync + 'static {
-    |head| {
-        for (tag, name) in [("a", AUTHORIZATION.as_str()), ("k", "x-api-key")] {
-            let mut lines = head.headers.get_all(name).iter();
-            match (lines.next(), lines.next()) {
-                (None, _) => {}
-                (Some(credential), None) if !credential.is_empty() => {
-                    return Some(hashed(tag, credential));
-                }
-                // It is not known which of two credentials the application uses, nor what it takes
-                // an empty one for.
-                (Some(_), _) => return None,
+    let logged = AtomicBool::new(false);
+    move |head| {
+        let credential = credential(head).ok()?;
+        if credential.is_some_and(|(_, value)| is_expiring_jwt(value)) {
+            // Once: every request of such a client is refused.
+            if !logged.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    "requests are refused with 403 tenant_unresolved: their credential is a JSON Web \
+                     Token that expires, and a retry with a renewed token would be another tenant and \
+                     execute again. Take the tenant from a claim of the token, such as `jwt:sub`"
+                );
             }
+            return None;
         }
-        Some(ANONYMOUS.into())
+        Some(name_of(credential))
     }
+}
+
+/// As [`authorization`], but takes JSON Web Tokens that expire: a retry with a renewed token is
+/// another tenant's and executes again. Only where clients never renew a token between attempts.
+pub fn rotating_authorization() -> impl Fn(&Parts) -> Option<Box<str>> + Send + Sync + 'static {
+    |head| credential(head).ok().map(name_of)
+}
+
+/// A credential, with the tag of its header.
+type Credential<'a> = (&'static str, &'a HeaderValue);
+
+/// It is not known which credential of a request counts.
+struct Ambiguous;
+
+/// The credential of a request, if there is one.
+fn credential(head: &Parts) -> Result<Option<Credential<'_>>, Ambiguous> {
+    for (tag, name) in [("a", AUTHORIZATION.as_str()), ("k", "x-api-key")] {
+        let mut lines = head.headers.get_all(name).iter();
+        match (lines.next(), lines.next()) {
+            (None, _) => {}
+            (Some(credential), None) if !credential.is_empty() => {
+                return Ok(Some((tag, credential)));
+            }
+            // It is not known which of two credentials the application uses, nor what it takes
+            // an empty one for.
+            (Some(_), _) => return Err(Ambiguous),
+        }
+    }
+    Ok(None)
+}
+
+fn name_of(credential: Option<Credential<'_>>) -> Box<str> {
+    credential.map_or_else(|| ANONYMOUS.into(), |(tag, value)| hashed(tag, value))
+}
+
+/// Whether a credential, after its scheme, is a JSON Web Token with an `exp`.
+fn is_expiring_jwt(credential: &HeaderValue) -> bool {
+    let value = credential.as_bytes().trim_ascii();
+    let token = value.rsplit(|byte| *byte == b' ').next().unwrap_or(value);
+    let mut parts = token.split(|byte| *byte == b'.');
+    let (Some(_), Some(claims), Some(_), None) =
+        (parts.next(), parts.next(), parts.next(), parts.next())
+    else {
+        return false;
+    };
+    let claims = URL_SAFE_NO_PAD.decode(claims).unwrap_or_default();
+    serde_json::from_slice::<Map<String, Value>>(&claims)
+        .is_ok_and(|claims| claims.contains_key("exp"))
 }
 
 /// 128 bits are enough to distinguish tenants, and do not disclose the credential.
@@ -139,5 +228,40 @@ mod tests {
         assert_eq!(tenant(&head(&both)).as_ref(), Some(&names[0]));
         let twice = [("authorization", "a"), ("authorization", "a")];
         assert_eq!(tenant(&head(&twice)), None);
+    }
+
+    /// As an issuer writes it; the signature does not matter here.
+    fn jwt(claims: &str) -> String {
+        let part = |text: &str| URL_SAFE_NO_PAD.encode(text);
+        format!("{}.{}.c2ln", part(r#"{"alg":"RS256"}"#), part(claims))
+    }
+
+    #[test]
+    fn a_jwt_that_expires_is_no_static_credential() {
+        let expiring = jwt(r#"{"sub":"acme","exp":1763430000}"#);
+        for (line, refused) in [
+            (("authorization", format!("Bearer {expiring}")), true),
+            (("authorization", format!("bearer  {expiring} ")), true),
+            (("authorization", format!("DPoP {expiring}")), true),
+            (("authorization", expiring.clone()), true),
+            (("x-api-key", expiring.clone()), true),
+            (
+                ("authorization", format!("Bearer {}", jwt(r#"{"sub":"a"}"#))),
+                false,
+            ),
+            (("authorization", "Bearer sk_live.a.b".to_owned()), false),
+            (("authorization", format!("Bearer {expiring}.x")), false),
+            (("authorization", "Basic YTpi".to_owned()), false),
+        ] {
+            let head = head(&[(line.0, &line.1)]);
+            assert_eq!(authorization()(&head).is_none(), refused, "{line:?}");
+            assert!(rotating_authorization()(&head).is_some(), "{line:?}");
+        }
+        let renewed = jwt(r#"{"sub":"acme","exp":1763433600}"#);
+        let names = [expiring, renewed].map(|token| {
+            let line = format!("Bearer {token}");
+            rotating_authorization()(&head(&[("authorization", &line)]))
+        });
+        assert_ne!(names[0], names[1]);
     }
 }

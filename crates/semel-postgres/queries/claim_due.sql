@@ -2,8 +2,8 @@
 -- order behind a column that is NULL in all of them. Run in the transaction that schedules the
 -- next reconciliation of each. Rows that another worker has locked are skipped.
 SELECT
-    id, scope, tenant, operation, key, fingerprint_version, fingerprint, status, attempt,
-    owner, locked_until, resume_us, recovery_point, recovery_data, response_status,
+    id, scope, tenant, operation, key, fingerprint_version, fingerprint_rules, fingerprint,
+    status, attempt, owner, locked_until, resume_us, recovery_point, recovery_data, response_status,
     response_headers, response_body, schema_version, resource_type, resource_id, error_code, reconcile_after,
     reconcile_attempts, dead_lettered_at, resolved_by, replay_us, body_us, tombstone_us,
     created_at, updated_at, completed_at, expires_at, body_expires_at, purge_at

@@ -14,11 +14,11 @@ request AS MATERIALIZED (
     SELECT *
     FROM unnest(
         $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[],
-        $8::bytea[], $9::integer[], $10::text[], $11::bigint[], $12::bigint[],
+        $8::bytea[], $9::integer[], $20::bigint[], $10::text[], $11::bigint[], $12::bigint[],
         $13::bigint[], $14::bigint[], $15::bigint[], $16::boolean[]
     ) WITH ORDINALITY AS request (
         key_hash, id, scope, tenant, operation, key,
-        fingerprint, fingerprint_version, owner, lease_us, replay_us,
+        fingerprint, fingerprint_version, fingerprint_rules, owner, lease_us, replay_us,
         body_us, tombstone_us, resume_us, begins_anew, nth
     )
 ),
@@ -27,7 +27,8 @@ found AS MATERIALIZED (
     FROM request
     JOIN semel.operations ON operations.key_hash = request.key_hash
 ),
--- The rows that a request may change: its own, with its fingerprint, and not locked.
+-- The rows that a request may change: its own, with its fingerprint or past its window, and not
+-- locked.
 ready AS MATERIALIZED (
     SELECT
         found.*,
@@ -43,7 +44,7 @@ ready AS MATERIALIZED (
     -- Most retries end here, without a second look at the row.
     WHERE ((found.record).status <> 'completed' OR found.begins_anew)
       AND (operations.scope, operations.tenant, operations.key, operations.scope = 'tenant' OR operations.operation = found.operation) = (found.scope, found.tenant, found.key, true) -- guard: the identity matches, not only its hash
-      AND ((operations.fingerprint, operations.fingerprint_version) = (found.fingerprint, found.fingerprint_version) OR (found.nth, operations.fingerprint, operations.fingerprint_version) IN (SELECT * FROM unnest($17::bigint[], $18::bytea[], $19::integer[]))) -- guard: the fingerprint matches
+      AND (operations.status IN ('completed', 'expired') OR (operations.fingerprint, operations.fingerprint_version, operations.fingerprint_rules) = (found.fingerprint, found.fingerprint_version, found.fingerprint_rules) OR (found.nth, operations.fingerprint, operations.fingerprint_version, operations.fingerprint_rules) IN (SELECT * FROM unnest($17::bigint[], $18::bytea[], $19::integer[], $21::bigint[]))) -- guard: the fingerprint matches, unless the key starts over
       AND CASE operations.status
           WHEN 'failed_retryable' THEN true
           WHEN 'in_progress' THEN operations.locked_until <= clock.now -- guard: the lease expired
@@ -86,6 +87,7 @@ anew AS (
     UPDATE semel.operations
     SET id = ready.id, scope = ready.scope, tenant = ready.tenant, operation = ready.operation,
         fingerprint = ready.fingerprint, fingerprint_version = ready.fingerprint_version,
+        fingerprint_rules = ready.fingerprint_rules,
         status = 'in_progress', attempt = 1, owner = ready.owner,
         locked_until = clock.now + ready.lease_us, resume_us = ready.resume_us,
         awaited = false, recovery_point = NULL, recovery_data = NULL, response_status = NULL, response_headers = NULL,
@@ -105,12 +107,12 @@ anew AS (
 -- and the others insert nothing.
 begun AS (
     INSERT INTO semel.operations (
-        key_hash, id, scope, tenant, operation, key, fingerprint, fingerprint_version, owner,
+        key_hash, id, scope, tenant, operation, key, fingerprint, fingerprint_version, fingerprint_rules, owner,
         locked_until, resume_us, replay_us, body_us, tombstone_us, status, attempt, created_at,
         updated_at
     )
     SELECT
-        key_hash, id, scope, tenant, operation, key, fingerprint, fingerprint_version, owner,
+        key_hash, id, scope, tenant, operation, key, fingerprint, fingerprint_version, fingerprint_rules, owner,
         clock.now + lease_us, resume_us, replay_us, body_us, tombstone_us, 'in_progress', 1,
         clock.now, clock.now
     FROM request
@@ -122,7 +124,7 @@ begun AS (
 SELECT
     outcome.how, outcome.nth, outcome.begun, clock.now,
     (outcome.record).id, (outcome.record).scope, (outcome.record).tenant, (outcome.record).operation,
-    (outcome.record).key, (outcome.record).fingerprint_version, (outcome.record).fingerprint,
+    (outcome.record).key, (outcome.record).fingerprint_version, (outcome.record).fingerprint_rules, (outcome.record).fingerprint,
     (outcome.record).status, (outcome.record).attempt, (outcome.record).owner,
     (outcome.record).locked_until, (outcome.record).resume_us, (outcome.record).recovery_point,
     (outcome.record).recovery_data, (outcome.record).response_status, (outcome.record).response_headers,

@@ -8,6 +8,7 @@ use semel_core::{Actor, Clock, Completion, Decision, Fence, OperationId, Recover
 
 use crate::Postgres;
 use crate::command::Command;
+use crate::contracts::{CountRecords, PublishContracts, ReadContracts};
 use crate::holder::Verb;
 use crate::maintenance::{
     ApplyVerdict, AuditReveal, ClaimAbandoned, ClaimDue, DeadLetter, DropBodies, Erase, Expire,
@@ -125,6 +126,16 @@ impl Backend for Postgres {
             Request::History { id } => self.run(History(id)).await,
             Request::CountUnfinished {} => self.run_batch(CountUnfinished).await,
             Request::List { query } => self.run_batch(List(query)).await,
+
+            Request::Contracts {} => self.run(ReadContracts).await,
+            Request::PublishContracts {
+                revision,
+                contracts,
+            } => {
+                let publish = PublishContracts(revision, contracts);
+                self.run(publish).await
+            }
+            Request::CountRecords { filter } => self.run_batch(CountRecords(filter)).await,
 
             Request::ReceiveMessage { message, handling } => {
                 self.run(inbox::Receive(message, handling)).await

@@ -13,7 +13,7 @@ use crate::queries::Queries;
 use crate::{Options, Postgres};
 
 /// Fewer would mean that the marks are not found any more.
-const GUARDS_AT_LEAST: usize = 92;
+const GUARDS_AT_LEAST: usize = 98;
 
 /// A store with these statements.
 struct Altered {
@@ -89,10 +89,10 @@ fn every_guard_has_a_test_and_a_detector() {
 
 semel_testkit::guard_tests! {
     check:
-    reserve list list_unknown list_in_progress history complete release evict mark_unknown
+    reserve list list_unknown list_unknown_oldest list_in_progress history complete release evict mark_unknown
     heartbeat advance record_refusal sweep claim_abandoned claim_due resolve_completed
     resolve_not_executed resolve_still_unknown dead_letter expire drop_bodies purge erase
-    audit_reveal settle claim_parked forget acquire_relay_lease claim_events mark_sent hold_back dead_letter_event
+    audit_reveal publish_contracts count_records settle claim_parked forget acquire_relay_lease claim_events mark_sent hold_back dead_letter_event
     dead_events revive release_relay_lease activity forget_activity forget_misuses scan_records acquire_scan_lease
     publish_record_counts
 }

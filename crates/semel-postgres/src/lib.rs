@@ -27,6 +27,7 @@ mod backend;
 mod command;
 mod connection;
 mod connection_worker;
+mod contracts;
 mod error;
 mod holder;
 mod inbox;

@@ -6,12 +6,14 @@ use crate::connection::Connector;
 use crate::error::{Error, chain};
 
 /// All migrations. A published one is never changed: a new one follows it.
-const MIGRATIONS: [(i64, &str); 5] = [
+const MIGRATIONS: [(i64, &str); 7] = [
     (1, include_str!("../migrations/0001_operations.sql")),
     (2, include_str!("../migrations/0002_complete.sql")),
     (3, include_str!("../migrations/0003_history.sql")),
     (4, include_str!("../migrations/0004_outbox.sql")),
     (5, include_str!("../migrations/0005_figures.sql")),
+    (6, include_str!("../migrations/0006_contracts.sql")),
+    (7, include_str!("../migrations/0007_complete.sql")),
 ];
 
 /// The table of applied migrations.

@@ -8,13 +8,14 @@ use crate::connection::Connector;
 use crate::queries::Queries;
 
 /// The indexes that each statement uses.
-const INDEXES: [(&str, &[&str]); 49] = [
+const INDEXES: [(&str, &[&str]); 50] = [
     ("reserve", &["operations_pkey"]),
     ("find", &["operations_id"]),
     ("find_identity", &["operations_pkey"]),
     ("find_resource", &["operations_resource"]),
     ("list", &["operations_id"]),
     ("list_unknown", &["operations_unknown"]),
+    ("list_unknown_oldest", &["operations_unknown"]),
     ("list_in_progress", &["operations_leases"]),
     ("history", &["history_pkey"]),
     (
@@ -94,8 +95,12 @@ async fn every_statement_finds_its_rows_by_an_index_in_a_large_table() {
 
 /// Statements without an index: they look up no rows, their table has one row at most, or they read
 /// all of a table of bounded size.
-const WITHOUT_INDEX: [&str; 14] = [
+const WITHOUT_INDEX: [&str; 17] = [
     "now",
+    "contracts",
+    "publish_contracts",
+    // Reads all records, when a process starts with a contract that leaves some behind.
+    "count_records",
     "receive",
     "publish_event",
     "acquire_relay_lease",
@@ -113,9 +118,10 @@ const WITHOUT_INDEX: [&str; 14] = [
 
 /// Statements that sort few rows: unknown, in progress or due records, one batch of a scan or of a
 /// claim, or misuse, which is bounded.
-const SORTING: [&str; 7] = [
+const SORTING: [&str; 8] = [
     "claim_abandoned",
     "list_unknown",
+    "list_unknown_oldest",
     "list_in_progress",
     "sweep",
     "scan_records",

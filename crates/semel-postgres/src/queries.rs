@@ -41,11 +41,12 @@ macro_rules! statements {
 
 statements! {
     reserve
-    find find_identity find_resource list list_unknown list_in_progress history count_unfinished
+    find find_identity find_resource list list_unknown list_unknown_oldest list_in_progress history count_unfinished
     complete release evict mark_unknown heartbeat advance watch record_refusal
     now sweep claim_abandoned claim_due schedule_claimed
     resolve_completed resolve_not_executed resolve_still_unknown dead_letter
     expire drop_bodies purge erase audit_reveal
+    contracts publish_contracts count_records
     receive settle claim_parked schedule_parked forget
     publish_event acquire_relay_lease claim_events mark_sent hold_back hold_aggregate dead_letter_event dead_events revive backlog release_relay_lease
     count_activity count_misuse trim_misuse activity misuses forget_activity forget_misuses

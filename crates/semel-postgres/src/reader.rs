@@ -115,8 +115,13 @@ impl Command for List {
     async fn perform(&self, session: &mut Session, _: &Time) -> Result<Page, Failure> {
         let Self(query) = self;
         let (client, sql) = (&session.client, &session.sql);
-        // After the largest possible id.
-        let before = query.before.map_or(Uuid::max(), uuid);
+        // From the largest possible id, or from the smallest.
+        let end = if query.is_ascending() {
+            Uuid::nil()
+        } else {
+            Uuid::max()
+        };
+        let before = query.before.map_or(end, uuid);
         let status = query.status.map(Status::as_str);
         let (tenant, operation) = (query.tenant.as_deref(), query.operation.as_deref());
         let key = query.key.as_ref().map(Key::as_str);
@@ -124,7 +129,7 @@ impl Command for List {
         let size = query.page_size();
         // One more than fits shows whether there is a next page.
         let most = i64::try_from(size).unwrap_or(i64::MAX).saturating_add(1);
-        let rows = if dead_lettered == Some(true) || query.status == Some(Status::Unknown) {
+        let rows = if query.is_unknown_only() {
             let parameters: [&(dyn ToSql + Sync); 7] = [
                 &before,
                 &status,
@@ -134,7 +139,12 @@ impl Command for List {
                 &dead_lettered,
                 &most,
             ];
-            client.query(&sql.list_unknown, &parameters).await?
+            let list = if query.is_ascending() {
+                &sql.list_unknown_oldest
+            } else {
+                &sql.list_unknown
+            };
+            client.query(list, &parameters).await?
         } else if query.status == Some(Status::InProgress) {
             let parameters: [&(dyn ToSql + Sync); 5] = [&before, &tenant, &operation, &key, &most];
             client.query(&sql.list_in_progress, &parameters).await?

@@ -8,7 +8,9 @@ use semel_core::identity::IdentityHash;
 use semel_core::store::Result;
 use semel_core::time::micros;
 use semel_core::transition::{self, Decision, Grant, InProgress};
-use semel_core::{Fence, Identity, OnExpired, OperationId, Record, Reserve, State, Timestamp};
+use semel_core::{
+    Fence, Fingerprint, Identity, OnExpired, OperationId, Record, Reserve, State, Timestamp,
+};
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 use uuid::Uuid;
@@ -119,6 +121,7 @@ async fn query(
     let versions: Vec<_> = newest()
         .map(|fingerprint| i32::from(fingerprint.version()))
         .collect();
+    let rules: Vec<_> = newest().map(|fingerprint| fingerprint.rules().0).collect();
     let owners: Vec<_> = requests().map(|request| request.owner.as_str()).collect();
     let policies = || requests().map(|request| &request.policy);
     let leases: Vec<_> = policies().map(|policy| micros(policy.lease)).collect();
@@ -134,19 +137,19 @@ async fn query(
     let anew: Vec<_> = policies()
         .map(|policy| policy.on_expired == OnExpired::Execute)
         .collect();
-    let older: Vec<(i64, [u8; 32], i32)> = batch
+    let older: Vec<(i64, Fingerprint)> = batch
         .iter()
         .zip(1..)
         .flat_map(|(call, nth)| {
             let fingerprints = call.request.fingerprints.iter();
-            fingerprints
-                .skip(1)
-                .map(move |older| (nth, *older.digest(), i32::from(older.version())))
+            fingerprints.skip(1).map(move |older| (nth, older))
         })
         .collect();
-    let older_nths: Vec<_> = older.iter().map(|(nth, ..)| *nth).collect();
-    let older_digests: Vec<&[u8]> = older.iter().map(|(_, digest, _)| &digest[..]).collect();
-    let older_versions: Vec<_> = older.iter().map(|(.., version)| *version).collect();
+    let older_nths: Vec<_> = older.iter().map(|(nth, _)| *nth).collect();
+    let older = || older.iter().map(|(_, older)| older);
+    let older_digests: Vec<&[u8]> = older().map(|older| &older.digest()[..]).collect();
+    let older_versions: Vec<_> = older().map(|older| i32::from(older.version())).collect();
+    let older_rules: Vec<_> = older().map(|older| older.rules().0).collect();
     let rows = session
         .client
         .query(
@@ -171,6 +174,8 @@ async fn query(
                 &older_nths,
                 &older_digests,
                 &older_versions,
+                &rules,
+                &older_rules,
             ],
         )
         .await?;
@@ -295,6 +300,7 @@ fn decide(record: Record, request: &Reserve, now: Timestamp) -> Answer {
         | Decision::InProgress(_)
         | Decision::Unknown(_)
         | Decision::KeyMisuse { .. }
+        | Decision::OtherRules { .. }
         | Decision::Expired(_)) => Answer::Decided(decision),
     }
 }

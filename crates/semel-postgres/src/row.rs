@@ -3,6 +3,8 @@
 pub(crate) mod statistics;
 
 use bytes::Bytes;
+use semel_core::contract::{Contracts, Published, RecordsInUse};
+use semel_core::fingerprint::RulesId;
 use semel_core::history::{Entry, EntryKind, Note};
 use semel_core::inbox::{Message, Parked};
 use semel_core::outbox::{Backlog, DeadEvent, Event, EventId, Waiting};
@@ -34,7 +36,8 @@ pub(crate) fn record_from(row: &Row, first: usize) -> Result<Record, Failure> {
     let id = columns.id()?;
     let identity = columns.identity()?;
     let version = columns.small()?;
-    let fingerprint = Fingerprint::from_parts(version, columns.digest()?);
+    let rules = RulesId(columns.take()?);
+    let fingerprint = Fingerprint::from_parts(version, columns.digest()?).under(rules);
     let status = columns.status()?;
     let attempt = columns.count()?;
     let lease = Lease {
@@ -159,6 +162,28 @@ pub(crate) fn unfinished_counts(row: &Row) -> Result<UnfinishedCounts, Failure> 
     })
 }
 
+/// A row of `contracts.sql`.
+pub(crate) fn published(row: &Row) -> Result<Published, Failure> {
+    let mut columns = Columns { row, next: 0 };
+    Ok(Published {
+        revision: columns.whole()?,
+        contracts: Contracts::from_text(columns.take()?).map_err(|reason| {
+            Failure::Corrupt(format!("the published contracts cannot be read: {reason}").into())
+        })?,
+    })
+}
+
+/// A row of `count_records.sql`.
+pub(crate) fn records_in_use(row: &Row) -> Result<RecordsInUse, Failure> {
+    let mut columns = Columns { row, next: 0 };
+    Ok(RecordsInUse {
+        unfinished: columns.whole()?,
+        replayable: columns.whole()?,
+        all: columns.whole()?,
+        last_window_ends: columns.optional_time()?,
+    })
+}
+
 /// A row of `claim_parked.sql`: as it was before this claim.
 pub(crate) fn parked(row: &Row) -> Result<Parked, Failure> {
     let mut columns = Columns { row, next: 0 };
@@ -273,9 +298,13 @@ impl<'r> Columns<'r> {
         narrow(self.take::<i32>()?)
     }
 
+    fn whole(&mut self) -> Result<u64, Failure> {
+        narrow(self.take::<i64>()?)
+    }
+
     fn tally(&mut self) -> Result<CountWithOldest, Failure> {
         Ok(CountWithOldest {
-            count: narrow(self.take::<i64>()?)?,
+            count: self.whole()?,
             oldest: self.optional_time()?,
         })
     }

@@ -281,6 +281,9 @@ impl<S: Backend> Backend for Cached<S> {
             | Request::History { .. }
             | Request::CountUnfinished { .. }
             | Request::List { .. }
+            | Request::Contracts {}
+            | Request::PublishContracts { .. }
+            | Request::CountRecords { .. }
             | Request::ReceiveMessage { .. }
             | Request::SettleMessage { .. }
             | Request::ClaimParked { .. }

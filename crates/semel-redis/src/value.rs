@@ -7,7 +7,7 @@
 //!
 //! ```text
 //! magic 6 | format 2 | epoch 8 | scope 1 | tenant | operation | key
-//! fingerprint version 2, digest 32 | id 16 | status 2 | schema version 2
+//! fingerprint version 2, rules 8, digest 32 | id 16 | status 2 | schema version 2
 //! expires at 8 | body expires at 0/1 [8] | resource 0/1 [kind, id] | headers | body
 //! SHA-256 of all of that 32
 //! ```
@@ -15,6 +15,7 @@
 //! The checksum detects accidental corruption, not attackers who can write to Redis.
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use semel_core::fingerprint::RulesId;
 use semel_core::store::ErasureEpoch;
 use semel_core::transition::Replay;
 use semel_core::{
@@ -30,7 +31,7 @@ pub(crate) const MAX_BYTES: usize = 256 << 10;
 const MAGIC: &[u8; 6] = b"semel\0";
 
 /// Every change of the layout needs a new number. Values of another format are ignored.
-const FORMAT: u16 = 1;
+const FORMAT: u16 = 2;
 
 const CHECKSUM_BYTES: usize = 32;
 
@@ -80,6 +81,7 @@ impl Entry {
         put_part(&mut out, self.identity.operation().as_bytes())?;
         put_part(&mut out, self.identity.key().as_str().as_bytes())?;
         out.put_u16(self.fingerprint.version());
+        out.put_i64(self.fingerprint.rules().0);
         out.put_slice(self.fingerprint.digest());
         out.put_slice(self.replay.id.as_bytes());
         out.put_u16(response.status);
@@ -127,8 +129,9 @@ impl Entry {
         let identity = Identity::new(tenant, operation, Key::new(key).ok()?)
             .ok()?
             .scoped(scope);
-        let fingerprint =
-            Fingerprint::from_parts(value.try_get_u16().ok()?, take_array(&mut value)?);
+        let version = value.try_get_u16().ok()?;
+        let rules = RulesId(value.try_get_i64().ok()?);
+        let fingerprint = Fingerprint::from_parts(version, take_array(&mut value)?).under(rules);
         let id = OperationId::from_bytes(take_array(&mut value)?);
         let status = value.try_get_u16().ok()?;
         let schema_version = value.try_get_u16().ok()?;

@@ -142,6 +142,7 @@ impl<S> Sealed<S> {
             decision @ (Decision::InProgress(_)
             | Decision::Unknown(_)
             | Decision::KeyMisuse { .. }
+            | Decision::OtherRules { .. }
             | Decision::Expired(_)) => decision,
         })
     }
@@ -304,6 +305,9 @@ impl<S: Backend> Backend for Sealed<S> {
             | Request::CountUnfinished { .. }
             | Request::List { .. }
             | Request::SettleMessage { .. }
+            | Request::Contracts {}
+            | Request::PublishContracts { .. }
+            | Request::CountRecords { .. }
             | Request::ForgetMessages { .. }
             | Request::ClaimEvents { .. }
             | Request::MarkSent { .. }

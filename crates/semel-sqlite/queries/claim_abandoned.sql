@@ -1,8 +1,8 @@
 -- The records of one operation whose lease expired and that can be resumed, longest expired first.
 -- Run in the transaction that starts the next attempt of each, so that one completer gets each.
 SELECT
-    id, scope, tenant, operation, key, fingerprint_version, fingerprint, status, attempt,
-    owner, locked_until, resume_us, recovery_point, recovery_data,
+    id, scope, tenant, operation, key, fingerprint_version, fingerprint_rules, fingerprint,
+    status, attempt, owner, locked_until, resume_us, recovery_point, recovery_data,
     response_status, response_headers, response_body, schema_version,
     resource_type, resource_id, error_code, reconcile_after, reconcile_attempts,
     dead_lettered_at, resolved_by, replay_us, body_us, tombstone_us,

@@ -1,7 +1,7 @@
 -- The record with this id.
 SELECT
-    id, scope, tenant, operation, key, fingerprint_version, fingerprint, status, attempt,
-    owner, locked_until, resume_us, recovery_point, recovery_data,
+    id, scope, tenant, operation, key, fingerprint_version, fingerprint_rules, fingerprint,
+    status, attempt, owner, locked_until, resume_us, recovery_point, recovery_data,
     response_status, response_headers, response_body, schema_version,
     resource_type, resource_id, error_code, reconcile_after, reconcile_attempts,
     dead_lettered_at, resolved_by, replay_us, body_us, tombstone_us,

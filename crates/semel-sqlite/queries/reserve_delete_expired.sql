@@ -1,6 +1,6 @@
--- Deletes a record whose replay window ended, to start a new one under its key. Run only where the
--- policy says so. A new row and not an update: the old fencing token must be invalid.
+-- Deletes a record whose replay window ended, to start a new one under its key, for whatever request.
+-- Run only where the policy says so. A new row and not an update: the old fencing token must be
+-- invalid.
 DELETE FROM semel_operations
 WHERE key_hash = ?1
-  AND fingerprint = ?2 AND fingerprint_version = ?3 -- guard: the fingerprint matches
-  AND (status = 'expired' OR (status = 'completed' AND expires_at <= ?4)) -- guard: the replay window ended
+  AND (status = 'expired' OR (status = 'completed' AND expires_at <= ?2)) -- guard: the replay window ended

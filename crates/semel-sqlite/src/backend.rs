@@ -9,6 +9,7 @@ use semel_core::store::{Backend, ErasureEpoch, Reply, Request, Result};
 use semel_core::{Clock, Completion, Decision, OperationId, RecoveryPoint, Reserve};
 
 use crate::Sqlite;
+use crate::contracts::{CountRecords, PublishContracts, ReadContracts};
 use crate::history::History;
 use crate::holder::{Advance, Complete, Evict, Heartbeat, MarkUnknown, Release};
 use crate::list::List;
@@ -110,6 +111,19 @@ impl Backend for Sqlite {
             Request::History { id } => self.read(History(id)).await,
             Request::CountUnfinished {} => self.read_list(CountUnfinished).await,
             Request::List { query } => self.read_list(List(query)).await,
+
+            Request::Contracts {} => self.read_list(ReadContracts).await,
+            Request::PublishContracts {
+                revision,
+                contracts,
+            } => {
+                let publish = PublishContracts(revision, contracts);
+                self.perform(publish).await
+            }
+            Request::CountRecords { filter } => {
+                let now = self.inner.clock.now();
+                self.read_list(CountRecords { filter, now }).await
+            }
 
             Request::ReceiveMessage { message, handling } => {
                 self.perform(inbox::Receive(message, handling)).await

@@ -27,6 +27,7 @@
 mod backend;
 mod checkpoint;
 mod connection;
+mod contracts;
 mod error;
 mod group_builder;
 mod history;

@@ -25,6 +25,7 @@ impl Lookup for List {
         let Self(query) = self;
         let before: &[u8] = match &query.before {
             Some(id) => id.as_bytes(),
+            None if query.is_ascending() => &BEFORE_ALL_IDS,
             None => &AFTER_ALL_IDS,
         };
         let size = query.page_size();
@@ -40,9 +41,13 @@ impl Lookup for List {
             dead_lettered,
             ..
         } = &query;
-        // Only unknown records are dead-lettered.
-        if query.status == Some(Status::Unknown) || *dead_lettered == Some(true) {
-            let unknown = sql.list_unknown.query(params![
+        if query.is_unknown_only() {
+            let list = if query.is_ascending() {
+                &mut sql.list_unknown_oldest
+            } else {
+                &mut sql.list_unknown
+            };
+            let unknown = list.query(params![
                 before,
                 status,
                 tenant,
@@ -94,6 +99,7 @@ fn admits_all(query: &Query) -> bool {
         key,
         dead_lettered,
         before: _,
+        oldest_first: _,
         limit: _,
         walk: _,
     } = query;

@@ -6,7 +6,7 @@ use crate::Options;
 use crate::error::Error;
 
 /// All migrations. A published one is never changed: a new one follows it.
-const MIGRATIONS: [(i64, &str); 4] = [
+const MIGRATIONS: [(i64, &str); 5] = [
     (1, include_str!("../migrations/0001_operations.sql")),
     (2, include_str!("../migrations/0002_history_and_inbox.sql")),
     (
@@ -14,6 +14,7 @@ const MIGRATIONS: [(i64, &str); 4] = [
         include_str!("../migrations/0003_resuming_and_outbox.sql"),
     ),
     (4, include_str!("../migrations/0004_figures.sql")),
+    (5, include_str!("../migrations/0005_contracts.sql")),
 ];
 
 /// The table of applied migrations.

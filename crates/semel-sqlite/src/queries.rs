@@ -44,12 +44,13 @@ statements! {
     begin commit rollback savepoint savepoint_release savepoint_rollback
     reserve reserve_again reserve_resume reserve_mark_unknown reserve_delete_expired
     find find_identity find_resource find_key
-    list list_floor list_unknown list_in_progress count_in_progress count_unknown
+    list list_floor list_unknown list_unknown_oldest list_in_progress count_in_progress count_unknown
     history history_last history_append history_erase
     complete release evict mark_unknown heartbeat advance
     sweep claim_due schedule_claimed claim_abandoned resume_claimed
     resolve_completed resolve_not_executed resolve_still_unknown dead_letter
     expire expire_delete drop_bodies purge erase
+    contracts publish_contracts count_records
     receive settle claim_parked schedule_parked forget
     acquire_relay_lease release_relay_lease claim_events mark_sent release_aggregate count_refusal hold_back
     dead_letter_event dead_events revive backlog
@@ -88,6 +89,8 @@ mod tests {
             "callers" | "count_callers" => Some("semel_callers"),
             "count_unknown" => Some("semel_operations USING INDEX semel_operations_unknown"),
             "dead_events" => Some(DEAD),
+            // At the start of a process whose contract leaves records behind, and by no request.
+            "count_records" => Some("semel_operations"),
             _ => None,
         }
     }
@@ -96,12 +99,16 @@ mod tests {
     fn dead_letters_are_listed_by_the_index_of_unknown_records() {
         let connection = Connection::open_in_memory().unwrap();
         connection.execute_batch(&crate::schema()).unwrap();
-        let plan = plan(&connection, Queries::default().list_unknown);
-        assert!(
-            plan.iter()
-                .any(|step| step.contains("INDEX semel_operations_unknown")),
-            "{plan:?}"
-        );
+        let Queries {
+            list_unknown,
+            list_unknown_oldest,
+            ..
+        } = Queries::default();
+        for list in [list_unknown, list_unknown_oldest] {
+            let plan = plan(&connection, list);
+            let index = "INDEX semel_operations_unknown";
+            assert!(plan.iter().any(|step| step.contains(index)), "{plan:?}");
+        }
     }
 
     /// A list reads ahead for its floor, over many records that do not match.

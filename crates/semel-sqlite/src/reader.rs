@@ -89,6 +89,7 @@ pub(crate) fn answer(
         | Decision::InProgress(_)
         | Decision::Unknown(_)
         | Decision::KeyMisuse { .. }
+        | Decision::OtherRules { .. }
         | Decision::Expired(_)) => Some(answer),
     }
 }

@@ -34,6 +34,9 @@ impl Command for Reservation {
         }
         // The key exists. `record` checks that the row has this identity, not only its hash.
         let fence = self.record(sql)?.fence();
+        if let Some(grant) = self.start_over(sql, now)? {
+            return Ok(Decision::Execute(grant));
+        }
         for fingerprint in self.request.fingerprints.iter() {
             if let Some(decision) = self.take_over(sql, fence, fingerprint, now)? {
                 return Ok(decision);
@@ -65,6 +68,7 @@ impl Reservation {
             identity.key().as_str(),
             fingerprint.digest(),
             fingerprint.version(),
+            fingerprint.rules().0,
             owner.as_str(),
             locked_until.as_micros(),
             replay,
@@ -106,17 +110,31 @@ impl Reservation {
                 history::append(sql, grant.fence.id, on)?;
                 return Ok(Some(Decision::Resume(grant)));
             }
-        } else if self.change(&mut sql.reserve_mark_unknown, fingerprint, now)? == 1 {
+        } else if self.mark_unknown(sql, fingerprint, now)? {
             let code = Some(Code::LEASE_EXPIRED);
             let lost = history::note(fence, EntryKind::Unknown, CLIENT, code, now);
             history::append(sql, fence.id, lost)?;
         }
-        let forgotten = policy.on_expired == OnExpired::Execute
-            && self.change(&mut sql.reserve_delete_expired, fingerprint, now)? == 1;
-        if forgotten {
-            return Ok(self.begin(sql, now)?.map(Decision::Execute));
-        }
         Ok(None)
+    }
+
+    /// Starts a new record under a key whose replay window ended, where the policy says so. The
+    /// fingerprint is not compared: the key starts over with any request.
+    fn start_over(
+        &self,
+        sql: &mut Statements<'_>,
+        now: Timestamp,
+    ) -> Result<Option<Grant>, Failure> {
+        let deleted = self.request.policy.on_expired == OnExpired::Execute
+            && sql
+                .reserve_delete_expired
+                .execute(params![self.hash.0, now.as_micros()])?
+                == 1;
+        if deleted {
+            self.begin(sql, now)
+        } else {
+            Ok(None)
+        }
     }
 
     /// Runs a statement that grants the next attempt.
@@ -133,6 +151,7 @@ impl Reservation {
             self.hash.0,
             fingerprint.digest(),
             fingerprint.version(),
+            fingerprint.rules().0,
             owner.as_str(),
             locked_until.as_micros(),
             replay,
@@ -152,19 +171,21 @@ impl Reservation {
         }))
     }
 
-    /// Runs a statement that changes or deletes the record, and returns how many rows it changed.
-    fn change(
+    /// Marks the record unknown if its lease expired; returns whether it did.
+    fn mark_unknown(
         &self,
-        statement: &mut Statement<'_>,
+        sql: &mut Statements<'_>,
         fingerprint: Fingerprint,
         now: Timestamp,
-    ) -> Result<usize, Failure> {
-        Ok(statement.execute(params![
+    ) -> Result<bool, Failure> {
+        let marked = sql.reserve_mark_unknown.execute(params![
             self.hash.0,
             fingerprint.digest(),
             fingerprint.version(),
+            fingerprint.rules().0,
             now.as_micros(),
-        ])?)
+        ])?;
+        Ok(marked == 1)
     }
 
     /// The record under the key, which exists.
@@ -187,6 +208,7 @@ impl Reservation {
             | Decision::InProgress(_)
             | Decision::Unknown(_)
             | Decision::KeyMisuse { .. }
+            | Decision::OtherRules { .. }
             | Decision::Expired(_)) => Ok(decision),
         }
     }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use rusqlite::types::FromSql;
 use rusqlite::{Row, Statement, ToSql};
+use semel_core::fingerprint::RulesId;
 use semel_core::statistics::Caller;
 use semel_core::store::Summary;
 use semel_core::{
@@ -30,7 +31,8 @@ pub(crate) fn record(row: &Row<'_>) -> Result<Record, Failure> {
     let id = columns.id()?;
     let identity = columns.identity()?;
     let version = columns.take()?;
-    let fingerprint = Fingerprint::from_parts(version, columns.take()?);
+    let rules = RulesId(columns.take()?);
+    let fingerprint = Fingerprint::from_parts(version, columns.take()?).under(rules);
     let status = columns.status()?;
     let attempt = columns.take()?;
     let lease = Lease {

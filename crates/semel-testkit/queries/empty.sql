@@ -9,5 +9,6 @@ outbox_relay AS (DELETE FROM semel.outbox_relay),
 activity AS (DELETE FROM semel.activity),
 misuse AS (DELETE FROM semel.misuse),
 callers AS (DELETE FROM semel.callers),
-census AS (DELETE FROM semel.census)
+census AS (DELETE FROM semel.census),
+contracts AS (UPDATE semel.contracts SET revision = 0, document = '{}')
 DELETE FROM semel.census_taker

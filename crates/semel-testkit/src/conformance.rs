@@ -27,6 +27,7 @@ mod list;
 pub mod abandoned;
 pub mod claims;
 pub mod content;
+pub mod contracts;
 pub mod evidence;
 pub mod exact_times;
 pub mod fences;

@@ -77,6 +77,7 @@ pub mod relay;
 mod retention;
 pub mod rounds;
 pub mod runner;
+pub mod unreconciled;
 pub mod webhook;
 
 pub use notice::{Applied, Notice, NoticeTarget, NoticeVerdict, apply};

@@ -4,14 +4,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, PoisonError};
 
 use metrics::{Counter, Histogram};
-use semel_core::Timestamp;
 use semel_core::outbox::Backlog;
 use semel_core::store::UnfinishedCounts;
+use semel_core::{Code, Timestamp};
+
+use crate::unreconciled::Unreconciled;
 
 /// Metric names.
 pub mod names {
     /// Records whose lease expired without a result, by `operation`.
     pub const ZOMBIE: &str = "api_idempotency_zombie_key_total";
+    /// Records that became unknown, by `operation` and `reason`, the error code.
+    pub const BECAME_UNKNOWN: &str = "api_idempotency_became_unknown_total";
     /// Removed expired data, by `what`: `expired`, `body`, `tombstone`, `message`.
     pub const PRUNED: &str = "api_idempotency_ttl_pruned_total";
     /// Unknown records that were claimed for a lookup, by `operation`.
@@ -26,6 +30,10 @@ pub mod names {
     pub const IN_PROGRESS_AGE: &str = "api_idempotency_in_progress_age_max_seconds";
     /// Unknown records, dead-lettered or not, by `operation`.
     pub const UNKNOWN_COUNT: &str = "api_idempotency_unknown_count";
+    /// Records that wait for an operator, by `operation`.
+    pub const DEAD_LETTER_WAITING: &str = "api_idempotency_dead_letter_waiting";
+    /// Unknown records of operations that no process reconciles, by `operation`.
+    pub const UNRECONCILED: &str = "api_idempotency_unreconciled";
     /// Rounds of the worker, by `task` and `result`: `done`, `failed`, `panicked`.
     pub const TICKS: &str = "semel_worker_ticks_total";
     /// Webhook events that were given up, by `source`.
@@ -45,7 +53,7 @@ pub mod names {
     /// Age of the oldest waiting outbox event.
     pub const OUTBOX_AGE: &str = "semel_outbox_oldest_age_seconds";
     /// Outbox events that wait for an operator.
-    pub const OUTBOX_DEAD_COUNT: &str = "semel_outbox_dead_count";
+    pub const OUTBOX_DEAD_WAITING: &str = "semel_outbox_dead_waiting";
 }
 
 /// The most distinct `operation` labels. A route without a name uses the path as its operation,
@@ -66,30 +74,62 @@ pub(crate) struct Labels {
     seen: Mutex<BTreeSet<Box<str>>>,
 }
 
+/// The gauges of one label.
+#[derive(Default)]
+struct GaugeValues {
+    in_progress_age: f64,
+    unknown: u64,
+    dead_lettered: u64,
+    unreconciled: u64,
+}
+
 impl Labels {
     /// Increments a counter, of at most [`MAX_LABELS`] operations.
     pub(crate) fn count(&self, name: &'static str, operation: &str) {
         count(name, &self.label(operation));
     }
 
+    /// Counts a record that became unknown.
+    pub(crate) fn count_unknown(&self, operation: &str, reason: &Code) {
+        let (operation, reason) = (String::from(self.label(operation)), reason.to_string());
+        metrics::counter!(names::BECAME_UNKNOWN, "operation" => operation, "reason" => reason)
+            .increment(1);
+    }
+
     /// Sets the gauges. An operation that is no longer listed is set to 0, because a gauge that is
     /// not written keeps its last value.
-    pub(crate) fn set_gauges(&self, all_counts: &[UnfinishedCounts], now: Timestamp) {
-        let mut values = BTreeMap::<Box<str>, (f64, f64)>::new();
+    pub(crate) fn set_gauges(
+        &self,
+        all_counts: &[UnfinishedCounts],
+        unreconciled: &[Unreconciled],
+        now: Timestamp,
+    ) {
+        let mut values = BTreeMap::<Box<str>, GaugeValues>::new();
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        values.extend(seen.iter().map(|label| (label.clone(), (0.0, 0.0))));
+        values.extend(
+            seen.iter()
+                .map(|label| (label.clone(), GaugeValues::default())),
+        );
         drop(seen);
         for counts in all_counts {
-            let label = self.label(&counts.operation);
-            let (age, unknown) = values.entry(label).or_default();
-            let oldest = counts.in_progress.oldest;
-            *age = age.max(oldest.map_or(0.0, |oldest| seconds(oldest, now)));
-            *unknown += count_of(counts.unknown.count);
+            let values = values.entry(self.label(&counts.operation)).or_default();
+            let age = counts.in_progress.oldest.map(|oldest| seconds(oldest, now));
+            values.in_progress_age = values.in_progress_age.max(age.unwrap_or_default());
+            values.unknown += counts.unknown.count;
+            values.dead_lettered += counts.dead_lettered.count;
         }
-        for (label, (age, unknown)) in values {
-            let label = String::from(label);
-            metrics::gauge!(names::IN_PROGRESS_AGE, "operation" => label.clone()).set(age);
-            metrics::gauge!(names::UNKNOWN_COUNT, "operation" => label).set(unknown);
+        for one in unreconciled {
+            let values = values.entry(self.label(&one.operation)).or_default();
+            values.unreconciled += one.count;
+        }
+        for (label, values) in values {
+            let set = |name: &'static str, value| {
+                metrics::gauge!(name, "operation" => String::from(label.clone())).set(value);
+            };
+            set(names::IN_PROGRESS_AGE, values.in_progress_age);
+            set(names::UNKNOWN_COUNT, count_of(values.unknown));
+            set(names::DEAD_LETTER_WAITING, count_of(values.dead_lettered));
+            set(names::UNRECONCILED, count_of(values.unreconciled));
         }
     }
 
@@ -128,7 +168,7 @@ pub(crate) fn set_backlog_gauges(backlog: &Backlog, now: Timestamp) {
     let age = backlog.oldest.map_or(0.0, |oldest| seconds(oldest, now));
     metrics::gauge!(names::OUTBOX_BACKLOG).set(count_of(backlog.waiting));
     metrics::gauge!(names::OUTBOX_AGE).set(age);
-    metrics::gauge!(names::OUTBOX_DEAD_COUNT).set(count_of(backlog.dead));
+    metrics::gauge!(names::OUTBOX_DEAD_WAITING).set(count_of(backlog.dead));
 }
 
 fn seconds(since: Timestamp, now: Timestamp) -> f64 {

@@ -87,7 +87,7 @@ pub enum Error {
 #[derive(Clone)]
 struct Strategy {
     schedule: Schedule,
-    /// `None` where only a webhook can resolve the record.
+    /// `None` where only a webhook or an operator can resolve the record.
     reconcile: Option<Arc<dyn DynReconcile>>,
 }
 
@@ -148,6 +148,24 @@ impl<S> Reconcilers<S> {
         self.with(operation.into(), schedule, None)
     }
 
+    /// Nothing can look up unknown records of this operation: the worker dead-letters them at once,
+    /// so that an operator sees them.
+    ///
+    /// # Errors
+    /// [`Error`] if the name is empty, or the operation already has a strategy.
+    pub fn leave_to_operator(self, operation: impl Into<Box<str>>) -> Result<Self, Error> {
+        self.insert(
+            operation.into(),
+            Strategy {
+                schedule: Schedule {
+                    attempts: 0,
+                    ..Schedule::default()
+                },
+                reconcile: None,
+            },
+        )
+    }
+
     /// Sets the timeout of one lookup; the default is [`LOOKUP_TIMEOUT`].
     pub fn lookup_timeout(self, lookup_timeout: Duration) -> Self {
         Self {
@@ -176,7 +194,7 @@ impl<S> Reconcilers<S> {
     }
 
     fn with(
-        mut self,
+        self,
         operation: Box<str>,
         schedule: Schedule,
         reconcile: Option<Arc<dyn DynReconcile>>,
@@ -187,9 +205,6 @@ impl<S> Reconcilers<S> {
             attempts,
             downstream_idempotent: _,
         } = schedule;
-        if operation.is_empty() {
-            return Err(Error::Unnamed);
-        }
         if attempts == 0 {
             return Err(Error::NoAttempts);
         }
@@ -199,17 +214,24 @@ impl<S> Reconcilers<S> {
         if every > max_every {
             return Err(Error::Order { every, max_every });
         }
-        let strategies = Arc::make_mut(&mut self.strategies);
-        if strategies.contains_key(&operation) {
-            return Err(Error::Repeated(operation));
-        }
-        strategies.insert(
+        self.insert(
             operation,
             Strategy {
                 schedule,
                 reconcile,
             },
-        );
+        )
+    }
+
+    fn insert(mut self, operation: Box<str>, strategy: Strategy) -> Result<Self, Error> {
+        if operation.is_empty() {
+            return Err(Error::Unnamed);
+        }
+        let strategies = Arc::make_mut(&mut self.strategies);
+        if strategies.contains_key(&operation) {
+            return Err(Error::Repeated(operation));
+        }
+        strategies.insert(operation, strategy);
         Ok(self)
     }
 }

@@ -1,5 +1,7 @@
 //! One round of each job. The worker repeats them; tests and tools call them directly.
 
+use std::sync::PoisonError;
+
 use semel_core::inbox::Parked;
 use semel_core::store::{OperationFilter, Result};
 use semel_core::{Actor, Code, Record, Resolution, State, Store, Unresolved};
@@ -11,6 +13,10 @@ use crate::notice::{self, Applied, Notice};
 use crate::reconcile::Schedule;
 use crate::reconcilers::{RECONCILER, ReconcileOutcome};
 use crate::runner::Worker;
+use crate::unreconciled::{self, due_at, unclaimed};
+
+/// The code of a dead letter that no reconciler could look up.
+const NO_RECONCILER: &str = "no_way_to_find_out";
 
 /// The result of one sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,14 +99,15 @@ impl<S: Store> Worker<S> {
             let operation = record.as_ref().map(|record| record.identity.operation());
             let operation = operation.unwrap_or(OTHER);
             self.labels.count(names::ZOMBIE, operation);
+            self.labels.count_unknown(operation, &Code::LEASE_EXPIRED);
             tracing::warn!(id = %fence.id, attempt = fence.attempt, operation, "a lease expired without a result; the outcome is unknown");
         }
         Ok(Swept { swept: swept.len() })
     }
 
     /// Claims one batch of due unknown records of each operation and looks up the outcome of each.
-    /// Dead-letters records that are still unknown after the last lookup, and, at once, records of
-    /// operations without a strategy.
+    /// Dead-letters records that are still unknown after the last lookup. Records of operations
+    /// without a strategy are left alone.
     ///
     /// # Errors
     /// The store failed for some of them; they come due again.
@@ -113,7 +120,7 @@ impl<S: Store> Worker<S> {
             let (worker, operation) = (self.clone(), Box::from(operation));
             rounds.spawn(async move { worker.reconcile(&operation).await });
         }
-        let mut total = self.dead_letter_others().await;
+        let mut total = Ok(Reconciled::default());
         while let Some(round) = rounds.join_next().await {
             let round = round.unwrap_or_else(resume_panic);
             total = merge(total, round);
@@ -138,7 +145,9 @@ impl<S: Store> Worker<S> {
             ..Reconciled::default()
         });
         for record in claimed {
-            self.labels.count(names::SCHEDULED, operation);
+            if schedule.attempts > 0 {
+                self.labels.count(names::SCHEDULED, operation);
+            }
             let worker = self.clone();
             lookups.spawn(async move { worker.reconcile_record(&record, schedule).await });
         }
@@ -161,6 +170,10 @@ impl<S: Store> Worker<S> {
             ReconcileOutcome::Released => return Ok(RecordResult::Released),
             ReconcileOutcome::Overtaken(_) => return Ok(RecordResult::Overtaken),
             ReconcileOutcome::StillUnknown(_) => attempts >= schedule.attempts,
+            // Left to an operator at once.
+            ReconcileOutcome::NoStrategy if schedule.attempts == 0 => {
+                return self.dead_letter(record, NO_RECONCILER).await;
+            }
             // It waits for a webhook: not the lookups count, but the intervals between them.
             ReconcileOutcome::NoStrategy => attempts > schedule.attempts,
         };
@@ -172,27 +185,43 @@ impl<S: Store> Worker<S> {
         }
     }
 
-    /// One batch of unknown records without a strategy.
-    pub(crate) async fn dead_letter_others(&self) -> Result<Reconciled> {
-        if !self.other_operations {
-            return Ok(Reconciled::default());
+    /// Applies [`Worker::dead_letter_unreconciled`] to one page of unknown records; the next round
+    /// continues after it. It lists and does not claim: a claim would postpone the lookup of another
+    /// process.
+    ///
+    /// # Errors
+    /// The store failed; the next round continues.
+    ///
+    /// # Cancellation
+    /// As for [`Store`].
+    pub async fn dead_letter_unreconciled_once(&self) -> Result<Reconciled> {
+        let mut round = Reconciled::default();
+        let Some(after) = self.dead_letter_after else {
+            return Ok(round);
+        };
+        let cursor = || {
+            let cursor = &self.dead_letter_cursor;
+            cursor.lock().unwrap_or_else(PoisonError::into_inner)
+        };
+        let query = unclaimed(None, *cursor(), self.pace.sweep_batch);
+        let page = self.store.list(query).await?;
+        let due_since = self.store.clock().now().saturating_sub(after);
+        for found in &page.operations {
+            let operation = found.identity.operation();
+            // A claim changes the record, so one that changed since then has not been due for long.
+            if self.reconcilers.schedule(operation).is_some() || found.updated_at > due_since {
+                continue;
+            }
+            let record = self.store.find(found.fence.id).await?;
+            if let Some(record) = record
+                && due_at(&record).is_some_and(|at| at <= due_since)
+                && let RecordResult::DeadLettered = self.dead_letter(&record, NO_RECONCILER).await?
+            {
+                round.dead_lettered += 1;
+            }
         }
-        let named: Vec<Box<str>> = self.reconcilers.operations().map(Box::from).collect();
-        let which = OperationFilter::AllBut(named.into());
-        let backoff = Schedule::default().backoff();
-        let claimed = self
-            .store
-            .claim_due(which, backoff, self.pace.sweep_batch)
-            .await?;
-        let mut round = Ok(Reconciled {
-            claimed: claimed.len(),
-            ..Reconciled::default()
-        });
-        for record in &claimed {
-            let result = self.dead_letter(record, "no_way_to_find_out").await;
-            round = merge(round, result.map(Reconciled::from));
-        }
-        round
+        *cursor() = page.next;
+        Ok(round)
     }
 
     async fn dead_letter(&self, record: &Record, code: &'static str) -> Result<RecordResult> {
@@ -290,7 +319,9 @@ impl<S: Store> Worker<S> {
     /// The gauges keep their values.
     pub async fn measure_once(&self) -> Result<()> {
         let counts = self.store.count_unfinished().await?;
-        self.labels.set_gauges(&counts, self.store.clock().now());
+        let now = self.store.clock().now();
+        let unreconciled = unreconciled::find(&*self.store, &counts, now).await?;
+        self.labels.set_gauges(&counts, &unreconciled, now);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! The worker: every job runs in its own loop.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use semel_core::outbox::Refused;
@@ -22,8 +22,7 @@ use crate::retention::Sizes;
 pub struct Pace {
     /// Between two sweeps: how soon an expired lease is noticed.
     pub sweep: Duration,
-    /// The most records in one sweep, and the most records without a strategy that are
-    /// dead-lettered in one round.
+    /// The most records in one sweep, and in one round of [`Worker::dead_letter_unreconciled`].
     pub sweep_batch: usize,
     /// Between two claims of due unknown records.
     pub reconcile: Duration,
@@ -41,7 +40,7 @@ pub struct Pace {
     pub retain: Duration,
     /// The largest batch of retention. A slow store gets smaller ones.
     pub retain_batch: usize,
-    /// Between two updates of the gauges.
+    /// Between two updates of the gauges, and two rounds of [`Worker::dead_letter_unreconciled`].
     pub measure: Duration,
     /// The longest pause while the store is failing. The pause doubles from the interval up to
     /// this.
@@ -56,7 +55,8 @@ pub struct Worker<S> {
     pub(crate) store: Arc<S>,
     pub(crate) reconcilers: Reconcilers<S>,
     pub(crate) pace: Pace,
-    pub(crate) other_operations: bool,
+    pub(crate) dead_letter_after: Option<Duration>,
+    pub(crate) dead_letter_cursor: Arc<Mutex<Option<OperationId>>>,
     pub(crate) labels: Arc<Labels>,
     pub(crate) sizes: Arc<Sizes>,
     jobs: Vec<Arc<dyn BackgroundJob>>,
@@ -83,14 +83,15 @@ enum Next {
 }
 
 impl<S> Worker<S> {
-    /// A worker without reconciliation: it dead-letters unknown records at once.
+    /// A worker without reconciliation: it leaves unknown records alone.
     pub fn new(store: S) -> Self {
         let store = Arc::new(store);
         Self {
             reconcilers: Reconcilers::over(Arc::clone(&store)),
             store,
             pace: Pace::default(),
-            other_operations: true,
+            dead_letter_after: None,
+            dead_letter_cursor: Arc::default(),
             labels: Arc::default(),
             sizes: Arc::default(),
             jobs: Vec::new(),
@@ -118,12 +119,12 @@ impl<S> Worker<S> {
         Self { pace, ..self }
     }
 
-    /// Ignores unknown records of operations without a strategy here. For several applications
-    /// that share a store and reconcile their own operations: without this, each would
-    /// dead-letter the records that another one can look up.
-    pub fn skip_other_operations(self) -> Self {
+    /// Dead-letters records of operations without a strategy here, once they have been due for
+    /// `after` and no process has claimed them. Without this the worker leaves such records alone:
+    /// another process may have a strategy for them.
+    pub fn dead_letter_unreconciled(self, after: Duration) -> Self {
         Self {
-            other_operations: false,
+            dead_letter_after: Some(after),
             ..self
         }
     }
@@ -152,7 +153,7 @@ impl<S: Store> Worker<S> {
                 .operations()
                 .map(|operation| Job::Reconcile(operation.into())),
         );
-        if self.other_operations {
+        if self.dead_letter_after.is_some() {
             jobs.push(Job::DeadLetter);
         }
         jobs.extend(self.jobs.iter().cloned().map(Job::External));
@@ -222,7 +223,7 @@ impl<S: Store> Worker<S> {
         let full = match job {
             Job::Sweep => self.sweep_once().await?.swept >= pace.sweep_batch,
             Job::Reconcile(operation) => self.reconcile(operation).await?.claimed >= pace.lookups,
-            Job::DeadLetter => self.dead_letter_others().await?.claimed >= pace.sweep_batch,
+            Job::DeadLetter => self.dead_letter_unreconciled_once().await?.dead_lettered > 0,
             Job::Deliver => self.deliver_once().await?.claimed >= pace.deliver_batch,
             Job::Retain => self.retain(shutdown).await?.more,
             Job::Measure => {
@@ -239,10 +240,10 @@ impl<S: Store> Worker<S> {
     fn pause(&self, job: &Job, failures: u32) -> Duration {
         let every = match job {
             Job::Sweep => self.pace.sweep,
-            Job::Reconcile(_) | Job::DeadLetter => self.pace.reconcile,
+            Job::Reconcile(_) => self.pace.reconcile,
             Job::Deliver => self.pace.deliver,
             Job::Retain => self.pace.retain,
-            Job::Measure => self.pace.measure,
+            Job::DeadLetter | Job::Measure => self.pace.measure,
             Job::External(job) => job.every(),
         };
         let backoff = Backoff {
@@ -350,7 +351,8 @@ impl<S> Clone for Worker<S> {
             store: Arc::clone(&self.store),
             reconcilers: self.reconcilers.clone(),
             pace: self.pace,
-            other_operations: self.other_operations,
+            dead_letter_after: self.dead_letter_after,
+            dead_letter_cursor: Arc::clone(&self.dead_letter_cursor),
             labels: Arc::clone(&self.labels),
             sizes: Arc::clone(&self.sizes),
             jobs: self.jobs.clone(),
@@ -363,7 +365,7 @@ impl<S> fmt::Debug for Worker<S> {
         f.debug_struct("Worker")
             .field("reconcilers", &self.reconcilers)
             .field("pace", &self.pace)
-            .field("other_operations", &self.other_operations)
+            .field("dead_letter_after", &self.dead_letter_after)
             .finish_non_exhaustive()
     }
 }

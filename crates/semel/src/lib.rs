@@ -70,6 +70,16 @@
 //! }
 //! ```
 //!
+//! # What counts as the same request
+//! By default the canonical JSON of the body, with method, path and query. A route with
+//! [`Route::command`] parses and validates its command before the key is reserved, compares by it,
+//! and gives it to the handler as [`Command`].
+//!
+//! # What a retry gets
+//! The stored response. A route can state the [`schema`](Route::schema) version of its responses,
+//! [`reconstruct`](Route::reconstruct) the current representation in place of the stored one, and
+//! [`authorize`](Route::authorize) each replay first. None of these executes anything again.
+//!
 //! # In one commit
 //! A handler that keeps its rows in the store's own database leaves its transaction to the layer,
 //! and the completion becomes part of it. After a crash at any point both exist, or neither does.
@@ -131,14 +141,14 @@ pub mod worker;
 pub use semel_brokers as brokers;
 
 pub use semel_core::fingerprint::Options as FingerprintOptions;
-pub use semel_core::key::Dialect;
+pub use semel_core::key::{Dialect, Format as KeyFormat, KeyHasher};
 pub use semel_core::{KeyScope, Memory, OnExpired, OperationId, Policy, Resource, Store, Windows};
-#[cfg(feature = "axum")]
-pub use semel_http::ResumeJob;
 pub use semel_http::{
-    Builder, CommitWith, Downstream, Drained, InFlight, KeyRule, Layer, Operation, Outcome,
-    OutcomeKind, Phases, Route, Stopped, route, tenant,
+    Builder, CommitWith, Downstream, Drained, InFlight, KeyRule, Layer, OnSchemaChange, Operation,
+    Outcome, OutcomeKind, Phases, ReplayMode, Retry, Route, Stopped, WeakKeys, route, tenant,
 };
+#[cfg(feature = "axum")]
+pub use semel_http::{Command, ResumeJob};
 #[cfg(feature = "postgres")]
 pub use semel_postgres::Postgres;
 #[cfg(feature = "sqlite")]

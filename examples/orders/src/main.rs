@@ -1,5 +1,5 @@
 //! `DATABASE_URL=postgres://… cargo run -p orders`, then
-//! `curl -i -H 'X-Account-Id: a' -H 'Idempotency-Key: "k1"' --json '{"item":"chair","quantity":1}'
+//! `curl -i -H 'X-Account-Id: a' -H 'Idempotency-Key: "8e03978e-40d5-43dd-bc93-6894a57f9324"' --json '{"item":"chair","quantity":1}'
 //! 127.0.0.1:3000/orders`, twice.
 
 use std::time::Duration;

@@ -96,6 +96,7 @@ impl BareSqlite {
                         identity.key().as_str(),
                         fingerprint.digest(),
                         fingerprint.version(),
+                        fingerprint.rules().0,
                         request.owner.as_str(),
                         now + 30 * second,
                         day,

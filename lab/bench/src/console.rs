@@ -78,7 +78,12 @@ fn measure(semel: &Path, store: &str, settings: &Settings, directory: &Path) -> 
             "--listen=127.0.0.1:0",
             "--admin-listen=127.0.0.1:0",
         ])
-        .args(["--upstream=http://127.0.0.1:9", "--store", store])
+        .args([
+            "--upstream=http://127.0.0.1:9",
+            "--tenant=none",
+            "--store",
+            store,
+        ])
         .env("RUST_LOG", "error");
     let gateway = Process::announced(command, "listening admin ", directory)?;
     let scheme = store.split(':').next().unwrap_or_default();

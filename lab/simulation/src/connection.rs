@@ -175,6 +175,9 @@ impl Backend for StoreConnection {
             request @ (Request::Watch { .. }
             | Request::FindIdentity { .. }
             | Request::FindResource { .. }
+            | Request::Contracts {}
+            | Request::PublishContracts { .. }
+            | Request::CountRecords { .. }
             | Request::ReceiveMessage { .. }
             | Request::SettleMessage { .. }
             | Request::ClaimParked { .. }

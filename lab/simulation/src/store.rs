@@ -120,6 +120,7 @@ impl SharedStore {
             | Decision::InProgress(_)
             | Decision::Unknown(_)
             | Decision::KeyMisuse { .. }
+            | Decision::OtherRules { .. }
             | Decision::Expired(_)) => other,
         }
     }
@@ -326,6 +327,7 @@ fn describe(decision: &Decision) -> String {
         Decision::InProgress(running) => format!("op{} is in progress", number(running.fence.id)),
         Decision::Unknown(unknown) => format!("op{} is unknown", number(unknown.id)),
         Decision::KeyMisuse { id } => format!("misuse of op{}", number(*id)),
+        Decision::OtherRules { id, .. } => format!("op{} has other rules", number(*id)),
         Decision::Expired(expired) => format!("op{} is expired", number(expired.id)),
     }
 }

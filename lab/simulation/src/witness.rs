@@ -105,6 +105,7 @@ impl Witness {
             | Decision::InProgress(_)
             | Decision::Unknown(_)
             | Decision::KeyMisuse { .. }
+            | Decision::OtherRules { .. }
             | Decision::Expired(_) => self.check_decision(&reservation.policy, decision, now),
         });
         broken

@@ -66,6 +66,8 @@ pub(super) struct Resource {
 #[derive(Deserialize)]
 pub(super) struct Response {
     pub(super) status: u16,
+    #[serde(default)]
+    pub(super) schema_version: u16,
     pub(super) headers: Vec<(String, String)>,
     pub(super) body_bytes: Option<u64>,
     pub(super) body: Option<String>,

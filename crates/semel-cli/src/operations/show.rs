@@ -175,7 +175,11 @@ impl Response {
             (Some(bytes), None) => format!("body of {bytes} bytes (show it with --reveal)"),
             (Some(bytes), Some(_)) => format!("body of {bytes} bytes"),
         };
-        let mut text = format!("{:LABEL$} {}, {body}\n", "response", self.status);
+        let schema = match self.schema_version {
+            0 => String::new(),
+            version => format!(", schema version {version}"),
+        };
+        let mut text = format!("{:LABEL$} {}{schema}, {body}\n", "response", self.status);
         for (name, value) in &self.headers {
             let (name, value) = (text::line(name), text::line(value));
             // Writing to a string cannot fail.

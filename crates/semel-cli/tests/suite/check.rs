@@ -160,7 +160,7 @@ impl Gateway {
         std::fs::write(directory.path().join("semel.toml"), config).unwrap();
         let script = format!(
             "cd {directory} && {semel} gateway --config semel.toml --upstream {upstream} \
-             --listen {listen} --admin-listen 127.0.0.1:0 --store sqlite:semel.db \
+             --tenant authorization --listen {listen} --admin-listen 127.0.0.1:0 --store sqlite:semel.db \
              --dialect {dialect} >out 2>log & echo $! > {directory}/pid",
             directory = directory.path().display(),
             semel = env!("CARGO_BIN_EXE_semel"),

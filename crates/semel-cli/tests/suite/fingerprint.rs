@@ -149,6 +149,20 @@ fn reproduces_a_request() {
         fine(&rules, r#"{"t":1,"amount":"10.0"}"#),
         fine(&rules, r#"{"channel":"web","amount":"10.00"}"#)
     );
+    let rules = [
+        "--field",
+        "/a",
+        "--field",
+        "/b",
+        "--enum",
+        "/a",
+        "--timestamp",
+        "/b=second",
+    ];
+    assert_eq!(
+        fine(&rules, r#"{"a":"EUR","b":"2026-01-01T00:00:00Z","c":1}"#),
+        fine(&rules, r#"{"a":"eur","b":"2026-01-01T01:00:00.5+01:00"}"#)
+    );
 }
 
 #[test]
@@ -159,6 +173,9 @@ fn usage_errors_exit_with_2() {
         &["--header", "Authorization: x"],
         &["--ignore", "trace"],
         &["--default", "/channel=web"],
+        &["--timestamp", "/due_at=day"],
+        &["--field", "/a", "--enum", "/b"],
+        &["--canonical", "--field", "/a"],
         &["--canonical", "--explain"],
         &["one", "two"],
     ] {

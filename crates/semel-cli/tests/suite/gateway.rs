@@ -3,9 +3,19 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+/// With the tenant rule that every configuration needs.
 fn check(directory: &Path, args: &[&str], variables: &[(&str, &str)]) -> Output {
+    run(
+        "gateway --check-config --tenant=authorization",
+        directory,
+        args,
+        variables,
+    )
+}
+
+fn run(command: &str, directory: &Path, args: &[&str], variables: &[(&str, &str)]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_semel"))
-        .args(["gateway", "--check-config"])
+        .args(command.split(' '))
         .args(args)
         .current_dir(directory)
         .env_clear()
@@ -132,4 +142,35 @@ fn exit_code_is_1_for_failures_and_2_for_usage_errors() {
         assert_eq!((found, &*out), (Some(code), ""), "{args:?}: {err}");
         assert!(err.contains(part), "{args:?}: {err}");
     }
+}
+
+#[test]
+fn without_a_tenant_rule_the_command_exits_and_explains_the_choices() {
+    let directory = tempfile::tempdir().unwrap();
+    let upstream = [
+        "--upstream=http://127.0.0.1:9",
+        "--admin-listen=127.0.0.1:0",
+    ];
+    let command = "gateway --listen=127.0.0.1:0";
+    let output = run(command, directory.path(), &upstream, &[]);
+    let (code, out, err) = exit_and_output(output);
+    assert_eq!((code, &*out), (Some(1), ""), "{err}");
+    for part in [
+        "no tenant rule",
+        "--tenant",
+        "jwt:sub",
+        "header:NAME",
+        "none",
+    ] {
+        assert!(err.contains(part), "{err}");
+    }
+    let left: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
+    assert!(left.is_empty(), "nothing is created: {left:?}");
+    let rule = "gateway --check-config --upstream=http://app --tenant=cookie";
+    let (code, _, err) = exit_and_output(run(rule, directory.path(), &[], &[]));
+    assert_eq!(code, Some(2), "{err}");
+    let variable = ("SEMEL_TENANT", "header:X-Account-Id");
+    let rule = "gateway --check-config --upstream=http://app";
+    let (code, out, _) = exit_and_output(run(rule, directory.path(), &[], &[variable]));
+    assert_eq!((code, &*out), (Some(0), "OK\n"));
 }

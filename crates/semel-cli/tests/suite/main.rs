@@ -8,10 +8,12 @@
     reason = "a test fails by panicking, and prints when it skips"
 )]
 
+mod callers_and_keys;
 mod check;
 mod client_disconnects;
 mod console;
 mod demo;
+mod deploys;
 mod fingerprint;
 mod gateway;
 mod gateway_crash;
@@ -23,6 +25,7 @@ mod outbox;
 mod postgres;
 mod postgres_crash;
 mod reconciliation;
+mod roles;
 mod same_transaction;
 mod stripe_sdks;
 mod support;

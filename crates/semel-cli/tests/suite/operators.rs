@@ -124,6 +124,7 @@ async fn an_address_in_use_is_named_in_the_error() {
         for flag in ["--listen", "--admin-listen"] {
             let mut command = semel(gateway_dir.path("").as_path());
             command.args(["--upstream", &shop.url(), "--store=sqlite:other.db"]);
+            command.arg("--tenant=authorization");
             let (same, free) = match flag {
                 "--listen" => ("--listen", "--admin-listen"),
                 _ => ("--admin-listen", "--listen"),
@@ -160,6 +161,7 @@ async fn a_memory_store_requires_allow_volatile() {
     let command = || {
         let mut command = semel(gateway_dir.path("").as_path());
         command.args(["--upstream", &shop.url(), "--store=memory:"]);
+        command.arg("--tenant=authorization");
         command.args(["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"]);
         command
     };

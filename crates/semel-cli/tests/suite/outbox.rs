@@ -112,7 +112,7 @@ impl Worker {
                 "--config=semel.toml",
                 "--admin-listen=127.0.0.1:0",
             ])
-            .arg("--upstream=http://127.0.0.1:9")
+            .args(["--upstream=http://127.0.0.1:9", "--tenant=none"])
             .env("SECRET", SECRET)
             .stdout(Stdio::piped())
             .spawn()

@@ -85,6 +85,28 @@ async fn repeated_call_is_replayed(sdk: Sdk) {
     assert_eq!(bed.upstream.executions(), 1);
 }
 
+async fn a_corrected_request_executes_once_under_the_same_key(sdk: Sdk) {
+    let Some(bed) = TestBed::start(sdk, Behaviour::Validate).await else {
+        return;
+    };
+    let mut application = bed.start_application().await;
+    let invalid = Order {
+        amount: 10,
+        ..ORDER
+    };
+    let refused = application.create(invalid).await;
+    let (python, node) = ("InvalidRequestError", "StripeInvalidRequestError");
+    assert_raised(sdk, &refused, python, node);
+    assert_eq!(refused.code(), Some("amount_too_small"));
+    for replayed in [None, Some("true")] {
+        let created = application.create(ORDER).await;
+        assert_eq!((created.id(), created.status()), ("pi_1", 200));
+        assert_eq!(created.header(REPLAYED), replayed);
+    }
+    assert_eq!(statuses(&application.recording()), [400, 200, 200]);
+    assert_eq!(bed.upstream.executions(), 1);
+}
+
 async fn same_key_with_another_api_key_executes(sdk: Sdk) {
     let Some(bed) = TestBed::start(sdk, Behaviour::Create).await else {
         return;
@@ -278,6 +300,7 @@ macro_rules! for_each_sdk {
 
 for_each_sdk! {
     repeated_call_is_replayed
+    a_corrected_request_executes_once_under_the_same_key
     same_key_with_another_api_key_executes
     same_key_for_another_account_is_an_idempotency_error
     misuse_is_an_idempotency_error_and_is_not_retried

@@ -37,7 +37,12 @@ impl GatewayDirectory {
     }
 
     pub(crate) fn configure(&self, config: &str) {
-        std::fs::write(self.path("semel.toml"), config).unwrap();
+        let tenant = if config.contains("[tenant]") {
+            ""
+        } else {
+            "\n[tenant]\nfrom = \"authorization\"\n"
+        };
+        std::fs::write(self.path("semel.toml"), format!("{config}{tenant}")).unwrap();
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

@@ -2,7 +2,7 @@
 //! semel-core.
 
 use semel_core::canonical::{guarded, pure};
-use semel_core::fingerprint::{Options, Request, Rule, Rules};
+use semel_core::fingerprint::{Options, Precision, Request, Rule, Rules};
 
 /// The input is a body.
 pub(crate) fn check(body: &[u8]) {
@@ -68,6 +68,9 @@ fn rules() -> Rules {
         ignore: vec!["/i".into(), "/l/0".into()],
         defaults: vec![("/d".into(), "[1]".into()), ("/o/d".into(), "\"x\"".into())],
         decimals: vec!["/a".into(), "/o/a".into()],
+        fields: Vec::new(),
+        enums: vec!["/e".into()],
+        timestamps: vec![("/t".into(), Precision::Second)],
     };
     Rules::new(&options).expect("these rules are valid")
 }

@@ -101,6 +101,57 @@ impl Tree<'_> {
         self.nodes[node].removed = true;
     }
 
+    /// Leaves out everything that is neither at one of these places, nor inside of one, nor on the
+    /// way to one.
+    pub(crate) fn keep_only(&mut self, places: &[&[Box<str>]]) {
+        self.keep_below(0, places);
+    }
+
+    /// As [`keep_only`](Self::keep_only), from a node on. Calls itself at most as often as the
+    /// longest place has tokens.
+    fn keep_below(&mut self, node: usize, places: &[&[Box<str>]]) {
+        if places.iter().any(|place| place.is_empty()) {
+            return;
+        }
+        let places = places.iter().filter_map(|place| place.split_first());
+        let children: Vec<(usize, Vec<&[Box<str>]>)> = match self.nodes[node].kind {
+            Kind::Object => {
+                let below = |name: &[u8]| {
+                    let leads = places.clone().filter(|(first, _)| first.as_bytes() == name);
+                    leads.map(|(_, rest)| rest).collect()
+                };
+                let names = self.members(node).iter().map(|&name| name as usize);
+                names
+                    .map(|name| (name + 1, below(self.string(name))))
+                    .collect()
+            }
+            Kind::Array => {
+                let places: Vec<_> = places.map(|(first, rest)| (index(first), rest)).collect();
+                let below = |at: usize| {
+                    let leads = places.iter().filter(|(first, _)| *first == Some(at));
+                    leads.map(|(_, rest)| *rest).collect()
+                };
+                let elements = self.elements(node).enumerate();
+                elements.map(|(at, element)| (element, below(at))).collect()
+            }
+            // A scalar on the way to a place: a body that has it differs from one that does not.
+            Kind::Null
+            | Kind::True
+            | Kind::False
+            | Kind::Number
+            | Kind::Plain
+            | Kind::Escaped
+            | Kind::Verbatim => return,
+        };
+        for (child, below) in children {
+            if below.is_empty() {
+                self.remove(child);
+            } else {
+                self.keep_below(child, &below);
+            }
+        }
+    }
+
     /// Replaces a scalar by canonical bytes.
     pub(crate) fn replace(&mut self, node: usize, canonical: &[u8]) {
         self.nodes[node] = self.verbatim(canonical);

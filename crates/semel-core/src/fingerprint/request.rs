@@ -116,7 +116,7 @@ impl<'a> Request<'a> {
             }
         }
         let rule = self.hash_body(media.flatten().as_ref(), rules, &mut frame);
-        (frame.finish(), rule)
+        (frame.finish().under(rules.id()), rule)
     }
 
     fn hash_media(&self, media: Option<&Option<Media>>, frame: &mut Frame) {

@@ -1,8 +1,15 @@
 //! The fingerprint options of a route.
 
+mod stored;
+
+use serde::{Deserialize, Serialize};
+
 use super::media::is_token;
+use super::timestamp::{self, Precision};
 use super::{Error, Pointer};
 use crate::canonical::{self, Child, Numbers, Tree, number};
+
+pub use stored::RulesId;
 
 /// The most options of one route: each is looked up in every body.
 pub const MAX_RULES: usize = 64;
@@ -10,7 +17,8 @@ pub const MAX_RULES: usize = 64;
 /// The longest JSON text of a default.
 pub const MAX_DEFAULT: usize = 64 * 1024;
 
-/// The options of a route as they are written in the configuration.
+/// The options of a route as they are written in the configuration. A store keeps them as JSON,
+/// for processes with another configuration.
 ///
 /// ```
 /// use semel_core::fingerprint::{Options, Rules};
@@ -20,34 +28,62 @@ pub const MAX_DEFAULT: usize = 64 * 1024;
 ///     ignore: vec!["/metadata/trace_id".into()],
 ///     defaults: vec![("/channel".into(), r#""web""#.into())],
 ///     decimals: vec!["/amount".into()],
+///     ..Options::default()
 /// })?;
 /// # Ok::<(), semel_core::fingerprint::Error>(())
 /// ```
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Options {
     /// Names of headers that are part of what the client means.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<String>,
     /// JSON Pointers to what does not matter. A member or array element that is there is the
     /// same as one that is not; indexes count the elements as they were sent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ignore: Vec<String>,
     /// JSON Pointers, and the JSON text of what an absent member means. It is put in where the
     /// object around it exists; `null` is not absent.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub defaults: Vec<(String, String)>,
     /// JSON Pointers to decimal numbers. Of strings, `"10.0"` and `"10.00"` are equal; of
     /// numbers, also those that a double cannot hold are compared, exactly. A string never
     /// equals a number. Exponents in strings, leading zeros, `+` and `-0` are no decimals and
     /// stay as they are.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub decimals: Vec<String>,
+    /// JSON Pointers to all that matters: everything else in the body is left out. What stands on
+    /// the way to such a value still counts. Empty: the whole body matters. Excludes `ignore`, and
+    /// every other pointer has to lead into one of these.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub fields: Vec<String>,
+    /// JSON Pointers to strings in which the case of ASCII letters does not matter.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub enums: Vec<String>,
+    /// JSON Pointers to RFC 3339 timestamps, and how much of each counts. They are compared as
+    /// instants; a string that is not a timestamp stays as it is.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub timestamps: Vec<(String, Precision)>,
 }
 
 /// Validated [`Options`]; the default has none. A change of them changes the fingerprints of
 /// requests that they touch.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Rules {
+    id: RulesId,
     headers: Vec<String>,
     ignore: Vec<Pointer>,
     defaults: Vec<Fallback>,
-    decimals: Vec<Pointer>,
+    values: Vec<(Pointer, ValueRule)>,
+    fields: Vec<Pointer>,
+}
+
+/// How the value at a pointer is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ValueRule {
+    Decimal,
+    Enum,
+    Timestamp(Precision),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,31 +103,45 @@ impl Rules {
             ignore,
             defaults,
             decimals,
+            fields,
+            enums,
+            timestamps,
         } = options;
-        if headers.len() + ignore.len() + defaults.len() + decimals.len() > MAX_RULES {
+        let pointers = ignore.len() + decimals.len() + fields.len() + enums.len();
+        if headers.len() + defaults.len() + timestamps.len() + pointers > MAX_RULES {
             return Err(Error::TooLarge);
         }
-        let decimals: Vec<Pointer> = decimals
+        let decimals = decimals.iter().map(|text| (text, ValueRule::Decimal));
+        let enums = enums.iter().map(|text| (text, ValueRule::Enum));
+        let timestamps = timestamps
             .iter()
-            .map(|text| text.parse())
-            .collect::<Result<_, _>>()?;
-        let ignore: Vec<Pointer> = ignore
-            .iter()
-            .map(|text| inner(text))
-            .collect::<Result<_, _>>()?;
+            .map(|(text, precision)| (text, ValueRule::Timestamp(*precision)));
+        let values: Vec<(Pointer, ValueRule)> = decimals
+            .chain(enums)
+            .chain(timestamps)
+            .map(|(text, rule)| Ok((text.parse()?, rule)))
+            .collect::<Result<_, Error>>()?;
+        let ignore = inner_pointers(ignore)?;
+        let fields = inner_pointers(fields)?;
         let mut defaults = defaults
             .iter()
-            .map(|(text, json)| Fallback::new(inner(text)?, json, &decimals))
+            .map(|(text, json)| Fallback::new(inner(text)?, json, &values))
             .collect::<Result<Vec<_>, _>>()?;
         // Object by object: see `Tree::insert`.
         defaults.sort_by(|a, b| a.pointer.tokens().cmp(b.pointer.tokens()));
-        let rules = Self {
+        let mut rules = Self {
+            id: RulesId::DEFAULT,
             headers: header_names(headers)?,
             ignore,
             defaults,
-            decimals,
+            values,
+            fields,
         };
-        rules.disjoint()?;
+        rules.check_overlaps()?;
+        rules.check_fields()?;
+        if rules != Self::default() {
+            rules.id = RulesId::of(&rules.to_text());
+        }
         Ok(rules)
     }
 
@@ -103,6 +153,10 @@ impl Rules {
 
     /// Changes a parsed body so that what is meant to be equal is.
     pub(super) fn apply(&self, tree: &mut Tree<'_>) {
+        if !self.fields.is_empty() {
+            let fields: Vec<_> = self.fields.iter().map(Pointer::tokens).collect();
+            tree.keep_only(&fields);
+        }
         // Looked up before anything is removed: an index counts the elements as sent.
         let ignored: Vec<usize> = self
             .ignore
@@ -112,7 +166,11 @@ impl Rules {
         for node in ignored {
             tree.remove(node);
         }
-        decimals(tree, self.decimals.iter().map(Pointer::tokens));
+        let values = self.values.iter();
+        normalize(
+            tree,
+            values.map(|(pointer, rule)| (pointer.tokens(), *rule)),
+        );
         for Fallback { pointer, canonical } in &self.defaults {
             if let Some((name, parent)) = pointer.tokens().split_last()
                 && let Some(object) = tree.find(parent)
@@ -124,35 +182,73 @@ impl Rules {
     }
 
     /// Overlapping rules would depend on their order.
-    fn disjoint(&self) -> Result<(), Error> {
-        let defaults = || self.defaults.iter().map(|default| &default.pointer);
-        let shaping: Vec<&Pointer> = self.ignore.iter().chain(defaults()).collect();
-        for (at, one) in shaping.iter().enumerate() {
-            let overlap = shaping[..at]
-                .iter()
-                .find(|other| one.covers(other) || other.covers(one));
-            if let Some(other) = overlap {
-                return Err(Error::Overlap {
-                    one: one.to_string(),
-                    other: other.to_string(),
-                });
+    fn check_overlaps(&self) -> Result<(), Error> {
+        let defaults = self.defaults.iter().map(|default| &default.pointer);
+        let shaping: Vec<&Pointer> = self.ignore.iter().chain(defaults).collect();
+        let fields: Vec<&Pointer> = self.fields.iter().collect();
+        for group in [shaping, fields] {
+            let overlaps = |one: &Pointer, other: &Pointer| one.covers(other) || other.covers(one);
+            for (at, one) in group.iter().enumerate() {
+                if let Some(other) = group[..at].iter().find(|other| overlaps(one, other)) {
+                    return Err(overlap(one, other));
+                }
+            }
+        }
+        // One inside of another is no contradiction: each is about a value of its own.
+        for (at, (one, rule)) in self.values.iter().enumerate() {
+            let mut before = self.values[..at].iter();
+            if before.any(|(other, ruled)| one == other && rule != ruled) {
+                return Err(overlap(one, one));
             }
         }
         Ok(())
     }
+
+    /// With an allow-list, a rule about anything else has no effect.
+    fn check_fields(&self) -> Result<(), Error> {
+        if self.fields.is_empty() {
+            return Ok(());
+        }
+        if let Some(ignored) = self.ignore.first() {
+            return Err(Error::FieldsAndIgnore {
+                pointer: ignored.to_string(),
+            });
+        }
+        let values = self.values.iter().map(|(pointer, _)| pointer);
+        let defaults = self.defaults.iter().map(|default| &default.pointer);
+        let outside = values
+            .chain(defaults)
+            .find(|pointer| !self.fields.iter().any(|field| field.covers(pointer)));
+        match outside {
+            Some(pointer) => Err(Error::OutsideFields {
+                pointer: pointer.to_string(),
+            }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn overlap(one: &Pointer, other: &Pointer) -> Error {
+    Error::Overlap {
+        one: one.to_string(),
+        other: other.to_string(),
+    }
 }
 
 impl Fallback {
-    /// The value gets the decimal rules of the route that point into it.
-    fn new(pointer: Pointer, json: &str, rules: &[Pointer]) -> Result<Self, Error> {
+    /// The value gets the rules of the route that point into it.
+    fn new(pointer: Pointer, json: &str, rules: &[(Pointer, ValueRule)]) -> Result<Self, Error> {
         if json.len() > MAX_DEFAULT {
             return Err(Error::TooLarge);
         }
         let depth = pointer.tokens().len();
-        let inside = rules.iter().filter(|rule| pointer.covers(rule));
+        let inside = rules.iter().filter(|(at, _)| pointer.covers(at));
         let mut canonical = Vec::new();
         let written = canonical::parse(json.as_bytes()).and_then(|mut tree| {
-            decimals(&mut tree, inside.map(|rule| &rule.tokens()[depth..]));
+            normalize(
+                &mut tree,
+                inside.map(|(at, rule)| (&at.tokens()[depth..], *rule)),
+            );
             canonical::write(&tree, Numbers::Exact, &mut canonical)
         });
         match written {
@@ -165,25 +261,43 @@ impl Fallback {
     }
 }
 
-fn decimals<'p>(tree: &mut Tree<'_>, pointers: impl Iterator<Item = &'p [Box<str>]>) {
-    for tokens in pointers {
+fn normalize<'p>(tree: &mut Tree<'_>, rules: impl Iterator<Item = (&'p [Box<str>], ValueRule)>) {
+    for (tokens, rule) in rules {
         if let Some(node) = tree.find(tokens)
-            && let Some(canonical) = decimal(tree.look(node))
+            && let Some(canonical) = rule.normalized(tree.look(node))
         {
             tree.replace(node, &canonical);
         }
     }
 }
 
-/// The canonical bytes of a decimal; nothing where it is not one and stays as it is.
-fn decimal(value: Child<'_>) -> Option<Vec<u8>> {
-    let mut canonical = Vec::new();
-    match value {
-        Child::Text(text) => canonical::write_string(number::plain_decimal(text)?, &mut canonical),
-        Child::Number(lexeme) => number::write_exact(lexeme, &mut canonical).ok()?,
-        Child::Other => return None,
+impl ValueRule {
+    /// The bytes to compare; nothing where the rule does not apply and the value stays as it is.
+    fn normalized(self, value: Child<'_>) -> Option<Vec<u8>> {
+        let mut canonical = Vec::new();
+        match (self, value) {
+            (Self::Decimal, Child::Text(text)) => {
+                canonical::write_string(number::plain_decimal(text)?, &mut canonical);
+            }
+            (Self::Decimal, Child::Number(lexeme)) => {
+                number::write_exact(lexeme, &mut canonical).ok()?;
+            }
+            (Self::Enum, Child::Text(text)) => {
+                canonical::write_string(&text.to_ascii_lowercase(), &mut canonical);
+            }
+            (Self::Timestamp(precision), Child::Text(text)) => {
+                // Not JSON, so that no other value is written the same.
+                let units = timestamp::parse(text, precision)?;
+                canonical.extend_from_slice(format!("@{units}").as_bytes());
+            }
+            (Self::Enum | Self::Timestamp(_), Child::Number(_)) | (_, Child::Other) => return None,
+        }
+        Some(canonical)
     }
-    Some(canonical)
+}
+
+fn inner_pointers(texts: &[String]) -> Result<Vec<Pointer>, Error> {
+    texts.iter().map(|text| inner(text)).collect()
 }
 
 /// A pointer to something inside the body.

@@ -23,12 +23,15 @@ fn rule(content_type: &str, body: &str) -> Rule {
         .1
 }
 
+/// As if by the default rules, so that only what is hashed counts.
 fn ruled(options: &Options, body: &str) -> Fingerprint {
     let rules = Rules::new(options).unwrap();
-    Request::new("op", "POST", "/p")
+    let fingerprint = Request::new("op", "POST", "/p")
         .content_type("application/json")
         .body(body)
-        .fingerprint(&rules)
+        .fingerprint(&rules);
+    assert_eq!(fingerprint.rules(), rules.id());
+    fingerprint.under(RulesId::DEFAULT)
 }
 
 fn all_differ(fingerprints: &[Fingerprint]) {
@@ -417,6 +420,188 @@ fn decimals_compare_by_value() {
 }
 
 #[test]
+fn only_listed_fields_count() {
+    let options = Options {
+        fields: ["/amount", "/to/iban", "/lines/1/sku"]
+            .map(Into::into)
+            .to_vec(),
+        ..Options::default()
+    };
+    let of = |body: &str| ruled(&options, body);
+    let one = of(r#"{"amount":1,"to":{"iban":"DE1"},"lines":[{"sku":1},{"sku":2}]}"#);
+    for equal in [
+        r#"{"amount":1,"to":{"iban":"DE1","bic":"X"},"lines":[{"sku":1},{"sku":2}],"trace":7}"#,
+        r#"{"amount":1.0,"to":{"iban":"DE1"},"lines":[7,{"sku":2,"n":9007199254740993},[]]}"#,
+    ] {
+        assert_eq!(of(equal), one, "{equal}");
+    }
+    all_differ(&[
+        one,
+        of(r#"{"amount":2,"to":{"iban":"DE1"},"lines":[{"sku":1},{"sku":2}]}"#),
+        of(r#"{"amount":1,"to":{"iban":"DE2"},"lines":[{"sku":1},{"sku":2}]}"#),
+        of(r#"{"amount":1,"to":{"iban":"DE1"},"lines":[{"sku":1},{"sku":3}]}"#),
+        of(r#"{"amount":1,"to":{"iban":"DE1"},"lines":[{"sku":2}]}"#),
+        of(r#"{"amount":1,"to":{"iban":null},"lines":[{"sku":1},{"sku":2}]}"#),
+        // What stands on the way to a field counts.
+        of(r#"{"amount":1,"to":{},"lines":[0,{"sku":2}]}"#),
+        of(r#"{"amount":1,"to":"DE1","lines":[0,{"sku":2}]}"#),
+        of(r#"{"amount":1,"to":"DE2","lines":[0,{"sku":2}]}"#),
+        of(r#"{"amount":1,"lines":[0,{"sku":2}]}"#),
+        of("{}"),
+        of("[]"),
+        of("7"),
+    ]);
+    // Inside of a field everything counts, and a duplicate still makes the bytes count.
+    assert_ne!(
+        of(r#"{"amount":{"a":1}}"#),
+        of(r#"{"amount":{"a":1,"b":2}}"#)
+    );
+    assert_ne!(of(r#"{"x":1,"x":2}"#), of(r#"{"x":1,"x":3}"#));
+    let with_rules = Options {
+        decimals: vec!["/amount".into()],
+        defaults: vec![("/to/iban".into(), "\"DE1\"".into())],
+        ..options.clone()
+    };
+    assert_eq!(
+        ruled(&with_rules, r#"{"amount":"1.0","to":{"bic":"X"}}"#),
+        ruled(
+            &with_rules,
+            r#"{"amount":"1.00","to":{"iban":"DE1"},"trace":7}"#
+        )
+    );
+}
+
+#[test]
+fn enums_compare_without_case() {
+    let options = Options {
+        enums: vec!["/currency".into()],
+        ..Options::default()
+    };
+    let of = |value: &str| ruled(&options, &format!("{{\"currency\":{value}}}"));
+    assert_eq!(of("\"EUR\""), of("\"eur\""));
+    assert_eq!(of("\"EUR\""), of("\"\\u0045uR\""));
+    all_differ(&[
+        of("\"EUR\""),
+        of("\"EUR \""),
+        of("\"USD\""),
+        of("\"\u{c9}UR\""),
+        of("\"\u{e9}UR\""),
+        of("[\"EUR\"]"),
+        of("[\"eur\"]"),
+        of("1"),
+        of("null"),
+    ]);
+    // No other string is affected.
+    assert_ne!(
+        ruled(&options, r#"{"a":"X"}"#),
+        ruled(&options, r#"{"a":"x"}"#)
+    );
+}
+
+#[test]
+fn timestamps_compare_as_instants() {
+    let options = |precision| Options {
+        timestamps: vec![("/due".into(), precision)],
+        ..Options::default()
+    };
+    let of = |precision, value: &str| ruled(&options(precision), &format!("{{\"due\":{value}}}"));
+    let (second, milli) = (Precision::Second, Precision::Millisecond);
+    let due = "\"2026-11-18T02:03:04Z\"";
+    for equal in [
+        "\"2026-11-18T03:03:04+01:00\"",
+        "\"2026-11-18T02:03:04.000Z\"",
+        "\"2026-11-18T02:03:04.9Z\"",
+        "\"2026-11-18\\u005402:03:04Z\"",
+    ] {
+        assert_eq!(of(second, due), of(second, equal), "{equal}");
+    }
+    assert_ne!(of(milli, due), of(milli, "\"2026-11-18T02:03:04.9Z\""));
+    let instant = timestamp::parse(due.trim_matches('"').as_bytes(), second).unwrap();
+    all_differ(&[
+        of(second, due),
+        of(second, "\"2026-11-18T02:03:05Z\""),
+        // Not timestamps: they stay as they are.
+        of(second, "\"2026-11-18 02:03:04Z\""),
+        of(second, "\"2026-11-18\""),
+        of(second, "\"2016-12-31T23:59:60Z\""),
+        of(second, &format!("\"@{instant}\"")),
+        of(second, &instant.to_string()),
+        of(second, "null"),
+    ]);
+}
+
+#[test]
+fn contradicting_options_are_named() {
+    let base = Options {
+        fields: vec!["/a".into()],
+        ..Options::default()
+    };
+    let strings = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect();
+    for (options, expected) in [
+        (
+            Options {
+                ignore: vec!["/a/b".into()],
+                ..base.clone()
+            },
+            "`ignore` with \"/a/b\" contradicts",
+        ),
+        (
+            Options {
+                enums: vec!["/b".into()],
+                ..base.clone()
+            },
+            "\"/b\" has no effect",
+        ),
+        (
+            Options {
+                defaults: vec![("/b".into(), "1".into())],
+                ..base.clone()
+            },
+            "\"/b\" has no effect",
+        ),
+        (
+            Options {
+                fields: strings(&["/a", "/a/b"]),
+                ..Options::default()
+            },
+            "overlap",
+        ),
+        (
+            Options {
+                fields: strings(&[""]),
+                ..Options::default()
+            },
+            "whole body",
+        ),
+        (
+            Options {
+                enums: strings(&["/a"]),
+                timestamps: vec![("/a".into(), Precision::Second)],
+                ..Options::default()
+            },
+            "overlap",
+        ),
+        (
+            Options {
+                timestamps: (0..=MAX_RULES)
+                    .map(|at| (format!("/{at}"), Precision::Second))
+                    .collect(),
+                ..Options::default()
+            },
+            "too many rules",
+        ),
+    ] {
+        let error = Rules::new(&options).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+    let nested = Options {
+        enums: strings(&["/a", "/a", "/a/b"]),
+        ..base
+    };
+    assert!(Rules::new(&nested).is_ok());
+}
+
+#[test]
 fn broken_options_are_named() {
     let pointers = |pointer: &str| Options {
         ignore: vec![pointer.into()],
@@ -503,6 +688,87 @@ fn a_record_is_compared_with_its_version() {
     );
     assert!(all.matches(at(2, 2)) && all.matches(at(1, 4)));
     assert!(!all.matches(at(1, 1)) && !all.matches(at(4, 4)) && !all.matches(at(2, 3)));
+}
+
+#[test]
+fn a_record_is_compared_under_its_rules() {
+    let under = |rules, byte| Fingerprint::from_parts(1, [byte; 32]).under(RulesId(rules));
+    let current = Fingerprints::from(under(500, 1));
+    assert!(current.lacks_rules_of(under(600, 1)));
+    assert!(!current.matches(under(600, 1)));
+    assert!(!current.lacks_rules_of(under(500, 2)));
+    // A version that this build does not compute has no rules that would help.
+    let future = Fingerprint::from_parts(2, [1; 32]).under(RulesId(600));
+    assert!(!current.lacks_rules_of(future));
+    let both = current.with_older(under(600, 3));
+    assert_eq!(both.newest(), under(500, 1));
+    assert!(both.matches(under(600, 3)) && !both.matches(under(600, 1)));
+    assert!(!both.lacks_rules_of(under(600, 1)));
+}
+
+#[test]
+fn rules_have_one_id_however_they_are_written() {
+    let options = Options {
+        headers: vec!["API-Version".into(), "accept".into()],
+        ignore: vec!["/b".into(), "/a".into()],
+        defaults: vec![("/y".into(), "1.0".into()), ("/x".into(), "{}".into())],
+        decimals: vec!["/amount".into()],
+        ..Options::default()
+    };
+    let rules = Rules::new(&options).unwrap();
+    let reordered = Options {
+        headers: vec!["Accept".into(), "api-version".into(), "accept".into()],
+        ignore: vec!["/a".into(), "/b".into()],
+        defaults: vec![("/x".into(), " { }".into()), ("/y".into(), "1".into())],
+        ..options.clone()
+    };
+    assert_eq!(Rules::new(&reordered).unwrap().id(), rules.id());
+    assert_eq!(Rules::default().id(), RulesId::DEFAULT);
+    let others = [
+        Options {
+            headers: vec!["accept".into()],
+            ..options.clone()
+        },
+        Options {
+            ignore: vec!["/a".into()],
+            ..options.clone()
+        },
+        Options {
+            defaults: Vec::new(),
+            ..options.clone()
+        },
+        Options {
+            decimals: Vec::new(),
+            ..options
+        },
+    ];
+    for other in others {
+        assert_ne!(Rules::new(&other).unwrap().id(), rules.id(), "{other:?}");
+    }
+}
+
+#[test]
+fn rules_are_read_back_as_they_were_stored() {
+    let options = Options {
+        headers: vec!["API-Version".into()],
+        ignore: vec!["/metadata/trace_id".into()],
+        defaults: vec![("/channel".into(), "\"web\"".into())],
+        decimals: vec!["/amount".into()],
+        fields: Vec::new(),
+        enums: vec!["/currency".into()],
+        timestamps: vec![("/due".into(), Precision::Second)],
+    };
+    let rules = Rules::new(&options).unwrap();
+    let text = rules.to_text();
+    assert_eq!(
+        text,
+        r#"{"headers":["api-version"],"ignore":["/metadata/trace_id"],"defaults":[["/channel","\"web\""]],"decimals":["/amount"],"enums":["/currency"],"timestamps":[["/due","second"]]}"#
+    );
+    let read = Rules::from_text(&text).unwrap();
+    assert_eq!((read.id(), &read), (rules.id(), &rules));
+    // A rule of a newer version cannot be left out: its fingerprints would be wrong.
+    let newer = r#"{"ignore":["/a"],"rounds":["/b"]}"#;
+    assert!(matches!(Rules::from_text(newer), Err(Error::Stored(_))));
 }
 
 #[derive(Serialize)]

@@ -2,11 +2,15 @@
 
 use std::borrow::Cow;
 use std::convert::Infallible;
+use std::fmt;
 
 use sfv::visitor::Ignored;
 use sfv::{BareItemFromInput, GenericBareItem, Parser};
 
 use super::{Error, MAX_LENGTH};
+
+/// The fewest characters of a [`Format::Token`]: 16 of them have 96 bits, if they are random.
+const TOKEN_LENGTH: usize = 16;
 
 /// Whose rules the header follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,11 +24,57 @@ pub enum Dialect {
     Stripe,
 }
 
+/// What a key has to look like on a route.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Format {
+    /// Any key that the dialect accepts.
+    #[default]
+    Any,
+    /// A UUID in its usual form of 36 characters.
+    Uuid,
+    /// At least 16 characters of `A-Za-z0-9._~-`, not all of them digits.
+    Token,
+}
+
+impl Format {
+    pub(super) fn accepts(self, key: &str) -> bool {
+        match self {
+            Self::Any => true,
+            // `uuid` also reads other forms, which are shorter or longer.
+            Self::Uuid => key.len() == 36 && uuid::Uuid::try_parse(key).is_ok(),
+            Self::Token => {
+                let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"._~-".contains(&byte);
+                key.len() >= TOKEN_LENGTH
+                    && key.bytes().all(is_token)
+                    && !key.bytes().all(|byte| byte.is_ascii_digit())
+            }
+        }
+    }
+}
+
+/// As a message names it.
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "a key",
+            Self::Uuid => {
+                "a UUID; this operation takes only UUIDs, such as \
+                 8e03978e-40d5-43dd-bc93-6894a57f9324"
+            }
+            Self::Token => {
+                "a token; this operation takes keys of 16 or more letters, digits, `.`, `_`, `~` \
+                 and `-` that are not all digits, such as a UUID"
+            }
+        })
+    }
+}
+
 /// How keys are read on a route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Syntax {
     dialect: Dialect,
     min_length: usize,
+    format: Format,
 }
 
 impl Syntax {
@@ -35,7 +85,13 @@ impl Syntax {
         Self {
             dialect,
             min_length: Self::MIN_LENGTH,
+            format: Format::Any,
         }
+    }
+
+    /// Refuses keys of another format.
+    pub const fn with_format(self, format: Format) -> Self {
+        Self { format, ..self }
     }
 
     /// Refuses keys that are too short to be random.
@@ -57,6 +113,11 @@ impl Syntax {
     /// The fewest characters of a key.
     pub const fn min_length(&self) -> usize {
         self.min_length
+    }
+
+    /// The format of a key.
+    pub const fn format(&self) -> Format {
+        self.format
     }
 
     /// Reads a trimmed value of printable ASCII.

@@ -178,3 +178,41 @@ fn a_key_is_case_sensitive_and_never_printed() {
     assert_eq!(Key::new(""), Err(Error::Empty));
     assert_eq!(Key::new("\u{e9}"), Err(Error::NonAscii { position: 0 }));
 }
+
+#[test]
+fn a_route_may_ask_for_a_format() {
+    let read = |format, key: &str| {
+        let syntax = Syntax::new(Dialect::Ietf { lenient: true }).with_format(format);
+        Key::parse(&syntax, [key.as_bytes()]).map(|_| ())
+    };
+    let uuid = "8e03978e-40d5-43dd-bc93-6894a57f9324";
+    for (key, is_uuid, is_token) in [
+        (uuid, true, true),
+        (&*uuid.to_uppercase(), true, true),
+        (&*format!("\"{uuid}\""), true, true),
+        (&*uuid.replace('-', ""), false, true),
+        (&*format!("urn:uuid:{uuid}"), false, false),
+        (&*format!("{{{uuid}}}"), false, false),
+        ("8e03978e-40d5-43dd-bc93-6894a57f932g", false, true),
+        ("abcdefghijklmno", false, false),
+        ("abcdefghijklmnop", false, true),
+        ("a.b_c~d-E9012345", false, true),
+        ("abcdefghijklmno/", false, false),
+        ("1234567890123456", false, false),
+        ("123456789012345x", false, true),
+    ] {
+        for (format, accepted) in [
+            (Format::Any, true),
+            (Format::Uuid, is_uuid),
+            (Format::Token, is_token),
+        ] {
+            let refused = read(format, key) == Err(Error::Format { format });
+            assert_eq!(refused, !accepted, "{key} as {format:?}");
+            assert_eq!(read(format, key).is_ok(), accepted, "{key} as {format:?}");
+        }
+    }
+    for format in [Format::Uuid, Format::Token] {
+        let message = read(format, "secret").unwrap_err().to_string();
+        assert!(message.contains("UUID") && !message.contains("secret"));
+    }
+}

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 
 use super::Records;
+use crate::contract::{RecordFilter, RecordsInUse};
 use crate::store::{CountWithOldest, Page, Query, Summary, UnfinishedCounts};
-use crate::{OperationId, Record, State};
+use crate::{OperationId, Record, State, Timestamp};
 
 impl Records {
     pub(super) fn find_resource(&self, resource_id: &str) -> Option<Record> {
@@ -45,8 +46,35 @@ impl Records {
         counts.into_values().collect()
     }
 
+    pub(super) fn count_records(&self, filter: &RecordFilter, now: Timestamp) -> RecordsInUse {
+        let mut in_use = RecordsInUse::default();
+        let admitted = self.by_id.values().filter(|record| {
+            let rules = record.fingerprint.rules();
+            filter.operations.admits(record.identity.operation())
+                && filter.rules.is_none_or(|wanted| wanted == rules)
+        });
+        for record in admitted {
+            in_use.all += 1;
+            match &record.state {
+                State::InProgress(_) | State::Unknown(_) => in_use.unfinished += 1,
+                State::Completed(completed) if now < completed.expires_at => {
+                    in_use.replayable += 1;
+                    in_use.last_window_ends =
+                        in_use.last_window_ends.max(Some(completed.expires_at));
+                }
+                State::Completed(_) | State::FailedRetryable { .. } | State::Expired { .. } => {}
+            }
+        }
+        in_use
+    }
+
     pub(super) fn list(&self, query: &Query) -> Page {
         let size = query.page_size();
+        if query.is_ascending() {
+            let records = self.by_id.values().map(Summary::from);
+            let fitting = records.filter(|operation| query.admits(operation));
+            return Page::of(fitting.take(size + 1).collect(), size, None);
+        }
         let walk = if query.is_narrow() {
             usize::MAX
         } else {

@@ -20,8 +20,12 @@ pub struct Query {
     pub key: Option<Key>,
     /// Only those that wait for a person, or only those that do not.
     pub dead_lettered: Option<bool>,
-    /// Only those older than this one: the [`Page::next`] of the page before.
+    /// Only those older than this one, or newer where the list is oldest first: the
+    /// [`Page::next`] of the page before.
     pub before: Option<OperationId>,
+    /// Oldest first. Only for unknown records, dead-lettered or not: other lists are newest first
+    /// whatever this says, because they have no index to bound the other order.
+    pub oldest_first: bool,
     /// How many at most; [`MAX_BATCH`] bounds it. 0 asks for [`MAX_BATCH`].
     pub limit: usize,
     /// How many to look at at most, whether they fit or not; [`MAX_WALK`] bounds it. 0 asks for
@@ -29,7 +33,7 @@ pub struct Query {
     pub walk: usize,
 }
 
-/// Some operations, newest first.
+/// Some operations, newest first unless the query asks otherwise.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Page {
     /// The operations.
@@ -71,7 +75,13 @@ impl Query {
                 self.dead_lettered.as_ref(),
                 &operation.dead_lettered_at.is_some(),
             )
-            && self.before.is_none_or(|before| operation.fence.id < before)
+            && self.before.is_none_or(|before| {
+                if self.is_ascending() {
+                    before < operation.fence.id
+                } else {
+                    operation.fence.id < before
+                }
+            })
     }
 
     /// The number of operations on one page.
@@ -90,11 +100,20 @@ impl Query {
         }
     }
 
+    /// Whether only unknown records can fit: only these are dead-lettered.
+    pub fn is_unknown_only(&self) -> bool {
+        self.dead_lettered == Some(true) || self.status == Some(Status::Unknown)
+    }
+
+    /// Whether the list is oldest first.
+    pub fn is_ascending(&self) -> bool {
+        self.oldest_first && self.is_unknown_only()
+    }
+
     /// Whether all that can fit are few: what is under way or unresolved. Of these a store has an
     /// index, and looks at all.
     pub fn is_narrow(&self) -> bool {
-        self.dead_lettered == Some(true)
-            || matches!(self.status, Some(Status::InProgress | Status::Unknown))
+        self.is_unknown_only() || self.status == Some(Status::InProgress)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::{AttemptEnded, Error, Page, Result, Summary, UnfinishedCounts, Verb};
+use crate::contract::{Published, RecordsInUse};
 use crate::history::Entry;
 use crate::inbox::{Parked, Receipt};
 use crate::outbox::{Backlog, DeadEvent, Waiting};
@@ -84,6 +85,10 @@ replies! {
     Page(Page);
     /// To `find_key`.
     Summaries(Vec<Summary>);
+    /// To `contracts`.
+    Contracts(Published);
+    /// To `count_records`.
+    InUse(RecordsInUse);
     /// To `receive_message`.
     Receipt(Receipt);
     /// To `claim_parked`.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::{
     AttemptEnded, Backend, OperationFilter, Page, Query, Result, Summary, UnfinishedCounts,
 };
+use crate::contract::{Contracts, Published, RecordFilter, RecordsInUse};
 use crate::history::Entry;
 use crate::inbox::{Handling, Message, Parked, Receipt};
 use crate::outbox::{Backlog, DeadEvent, EventId, Waiting};
@@ -251,6 +252,18 @@ verbs! {
     /// Records that match the query, newest first. The store reads at most [`Query::walk`]
     /// records, so a page may be short or empty and still have a next one.
     List: list(query: Query) -> Page;
+
+    // Contracts: what decides whether two requests are the same. See
+    // [`contract`](crate::contract). Never on the request path.
+
+    /// What processes have published.
+    Contracts: contracts() -> Published;
+
+    /// Replaces what is published, if its revision is still `revision`; returns whether it was.
+    PublishContracts: publish_contracts(revision: u64, contracts: Contracts) -> bool;
+
+    /// Counts the records that a retry can still meet. It may read all records.
+    CountRecords: count_records(filter: RecordFilter) -> RecordsInUse;
 
     // Inbox: messages from elsewhere. See [`inbox`](crate::inbox).
 

@@ -7,14 +7,23 @@ use super::{Decision, Expired, Grant, InProgress, Replay, Reserve, Transition, U
 use crate::{Code, Completed, Lease, OnExpired, Owner, Record, State, Timestamp, Unresolved};
 
 /// Decides what a client's request may do, in the order in which it must be checked: the
-/// fingerprint before everything, or a misuser learns how far another request came.
+/// fingerprint before everything, or a misuser learns how far another request came. Only where the
+/// policy lets a key start over after its window, it does so with any request.
 pub fn reserve(record: Option<Record>, request: Reserve, now: Timestamp) -> Transition<Decision> {
     let Some(record) = record else {
         return begin(request, now);
     };
+    if request.policy.on_expired == OnExpired::Execute && is_window_over(&record, now) {
+        return begin(request, now);
+    }
     if !request.fingerprints.matches(record.fingerprint) {
-        let id = record.id;
-        return Transition::new(Some(record), Decision::KeyMisuse { id });
+        let (id, rules) = (record.id, record.fingerprint.rules());
+        let decision = if request.fingerprints.lacks_rules_of(record.fingerprint) {
+            Decision::OtherRules { id, rules }
+        } else {
+            Decision::KeyMisuse { id }
+        };
+        return Transition::new(Some(record), decision);
     }
     match &record.state {
         State::Completed(completed) if now < completed.expires_at => {
@@ -22,7 +31,13 @@ pub fn reserve(record: Option<Record>, request: Reserve, now: Timestamp) -> Tran
             Transition::new(Some(record), Decision::Replay(replay))
         }
         // The window is over now, whether or not the sweeper came by.
-        State::Completed(_) | State::Expired { .. } => window_over(record, request, now),
+        State::Completed(_) | State::Expired { .. } => {
+            let expired = Expired {
+                id: record.id,
+                resource: record.resource.clone(),
+            };
+            Transition::new(Some(record), Decision::Expired(expired))
+        }
         State::InProgress(lease) if now < lease.locked_until => {
             let running = InProgress {
                 fence: record.fence(),
@@ -116,17 +131,12 @@ fn lease_over(record: Record, request: Reserve, now: Timestamp) -> Transition<De
     Transition::new(Some(record), Decision::Unknown(unknown))
 }
 
-/// The replay window is over.
-fn window_over(record: Record, request: Reserve, now: Timestamp) -> Transition<Decision> {
-    match request.policy.on_expired {
-        OnExpired::Reject => {
-            let expired = Expired {
-                id: record.id,
-                resource: record.resource.clone(),
-            };
-            Transition::new(Some(record), Decision::Expired(expired))
-        }
-        OnExpired::Execute => begin(request, now),
+/// Whether the replay window has ended, whether or not the sweeper came by.
+fn is_window_over(record: &Record, now: Timestamp) -> bool {
+    match &record.state {
+        State::Completed(completed) => completed.expires_at <= now,
+        State::Expired { .. } => true,
+        State::InProgress(_) | State::FailedRetryable { .. } | State::Unknown(_) => false,
     }
 }
 

@@ -135,3 +135,27 @@ fn operations_and_misuses_are_bounded() {
     }
     assert_eq!(lock(&counts.0.misused).len(), MAX_MISUSED);
 }
+
+#[test]
+fn weak_keys_are_counted_by_operation_and_reason() {
+    let counts = Counts::default();
+    let exporter = telemetry::recorder().unwrap();
+    let handle = exporter.handle();
+    let recorder = CountingRecorder {
+        inner: exporter,
+        counts: counts.clone(),
+    };
+    metrics::with_local_recorder(&recorder, || {
+        for (operation, reason) in [("refund", "email"), ("pay", "email"), ("pay", "counter")] {
+            let labels = [("operation", operation), ("reason", reason)];
+            metrics::counter!(names::KEY_WEAK, &labels).increment(1);
+            metrics::counter!(names::KEY_WEAK, &labels).increment(1);
+        }
+    });
+    let rendered = handle.render();
+    let line = "key_weak_total{operation=\"pay\",reason=\"counter\"} 2";
+    assert!(rendered.contains(line), "{rendered}");
+    let counted = [("pay", "counter"), ("pay", "email"), ("refund", "email")];
+    let counted = counted.map(|(operation, reason)| (operation.into(), reason.into(), 2));
+    assert_eq!(counts.weak_keys(), counted);
+}

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use semel_core::key::KeyHasher;
 use semel_core::store::{self, Page, Query, Summary};
 use semel_core::transition::Fenced;
 use semel_core::{
@@ -33,7 +34,14 @@ pub(super) async fn find_record<S: Store>(store: &S, id: &str) -> Result<Record,
 /// which is fast, and then walks the records as any other filter does.
 ///
 /// The records found by the index are all on the first page, which may therefore exceed the limit.
-pub(super) async fn search_records<S: FullStore>(store: &S, query: Query) -> store::Result<Page> {
+pub(super) async fn search_records<S: FullStore>(
+    store: &S,
+    key_hasher: Option<&KeyHasher>,
+    mut query: Query,
+) -> store::Result<Page> {
+    if let (Some(hasher), Some(key)) = (key_hasher, &query.key) {
+        query.key = Some(hasher.hash_searched(key));
+    }
     let mut indexed = BTreeMap::new();
     let first = query.before.is_none();
     if let Some(key) = &query.key {

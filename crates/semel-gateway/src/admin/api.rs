@@ -14,6 +14,7 @@ use axum::extract::{DefaultBodyLimit, State};
 use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use http::header::{CONTENT_TYPE, HeaderValue};
+use semel_core::key::KeyHasher;
 use semel_core::store;
 use semel_core::{Actor, Key, OperationId, Status, Store};
 use semel_worker::Reconcilers;
@@ -26,6 +27,7 @@ use super::access::{Caller, operators_only};
 use super::actions;
 use super::openapi::{AuthProblems, NotFoundProblem, QueryProblems, StoreProblems, documented};
 use super::problem::Problem;
+use crate::activity::Counts;
 use crate::observed::Events;
 use extract::{PathId, QueryParams};
 
@@ -44,6 +46,10 @@ pub struct Api<S> {
     pub reconcilers: Reconcilers<S>,
     /// The transitions of this process, as they happen.
     pub events: Events,
+    /// Hashes keys as the gateway does, so that records are found by key.
+    pub key_hasher: Option<KeyHasher>,
+    /// What this process counted, for the weak keys on the console.
+    pub counts: Counts,
 }
 
 /// Every store interface, as the admin API needs it.
@@ -97,7 +103,7 @@ struct Filters {
     /// The operation name, such as `create_payment`.
     #[serde(default)]
     operation: String,
-    /// The idempotency key, exactly as the client sent it.
+    /// The idempotency key, exactly as the client sent it, or its hash from a record.
     #[serde(default)]
     #[param(max_length = 255, pattern = "^[ -~]*$")]
     key: String,
@@ -131,11 +137,13 @@ struct Filters {
     ),
 )]
 async fn list<S: FullStore>(
+    caller: Caller,
     State(api): Shared<S>,
     QueryParams(filters): QueryParams<Filters>,
 ) -> ApiResult {
-    let page = actions::search_records(&api.store, filters.into_query()?).await?;
-    Ok(json(&view::page(&page)))
+    let query = filters.into_query()?;
+    let page = actions::search_records(&api.store, api.key_hasher.as_ref(), query).await?;
+    Ok(json(&view::page(&caller, &page)))
 }
 
 impl Filters {
@@ -168,6 +176,7 @@ impl Filters {
                     cursor as Result<OperationId, Problem>
                 })
                 .transpose()?,
+            oldest_first: false,
             limit,
             walk: 0,
         })
@@ -227,7 +236,8 @@ async fn show<S: FullStore>(
         record = actions::reveal_response(&api.store, &id, Actor::from(&*who)).await?;
     }
     let history = api.store.history(record.id).await?;
-    Ok(json(&view::record(&api.store, &record, &history, reveal)))
+    let view = view::record(&caller, &api.store, &record, &history, reveal);
+    Ok(json(&view))
 }
 
 fn json(view: &impl Serialize) -> Response {

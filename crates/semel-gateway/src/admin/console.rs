@@ -27,11 +27,13 @@ use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderValue, LOCATION};
 use http::{HeaderMap, StatusCode};
 use semel_core::Store;
 use semel_core::Timestamp;
+use semel_core::key::KeyHasher;
 use semel_worker::Reconcilers;
 
 use super::access::{Caller, operators_only};
 use super::api::FullStore;
 use super::problem::Problem;
+use crate::activity::Counts;
 use layout::{Layout, Section};
 
 /// The maximum size of a form: a response written by hand, and its reason.
@@ -46,6 +48,10 @@ pub(super) struct Console<S, O> {
     pub(super) store: S,
     /// Finds the outcome of unknown records.
     pub(super) reconcilers: Reconcilers<S>,
+    /// Hashes keys as the gateway does, so that records are found by key.
+    pub(super) key_hasher: Option<KeyHasher>,
+    /// What this process counted.
+    pub(super) counts: Counts,
     /// The bare store's outbox, without wrappers.
     pub(super) outbox: O,
     pub(super) ready: ReadinessProbe,

@@ -4,11 +4,11 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use semel_core::{Error, Status};
-use semel_http::TYPE_BASE;
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::api::StatusView;
+use crate::error_pages::ERROR_PATH;
 
 /// An error response. It also travels in the response's extensions, from which the console renders
 /// a page.
@@ -27,7 +27,7 @@ pub(in crate::admin) struct Problem {
 #[schema(as = Problem)]
 pub(in crate::admin) struct Body<'a> {
     /// The documentation of `code`.
-    #[schema(format = "uri")]
+    #[schema(format = "uri-reference")]
     r#type: String,
     /// A short summary.
     title: &'a str,
@@ -274,7 +274,7 @@ impl IntoResponse for Problem {
 impl Problem {
     pub(in crate::admin) fn response(&self) -> Response {
         let body = Body {
-            r#type: format!("{TYPE_BASE}{}", self.code),
+            r#type: format!("{ERROR_PATH}{}", self.code),
             title: self.title,
             status: self.status.as_u16(),
             detail: &self.detail,

@@ -8,21 +8,22 @@ use std::time::Duration;
 use http::HeaderName;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
-use semel_core::key::Dialect;
+use semel_core::key::{Dialect, KeyHasher};
 use semel_seal::Keyring;
 use toml::Spanned;
 use toml::de::DeTable;
 use zeroize::Zeroizing;
 
 use super::admin::{self, AdminDocument};
-use super::problem::Problems;
+use super::problem::{Origin, Problems};
 use super::table::Table;
 use super::telemetry::TelemetryDocument;
 use super::{
     CacheUrl, DialectName, Environment, Limits, Listen, OutboxConfig, PolicyConfig, RouteConfig,
-    StoreUrl, TenantFrom, TlsConfig, Upstream, WebhookConfig, header_name, outbox, policy,
-    read_file, reconcile, route, tenant, webhook,
+    StoreUrl, TenantFrom, TenantRule, TlsConfig, Upstream, WebhookConfig, header_name, key_storage,
+    outbox, policy, read_file, reconcile, route, tenant, webhook,
 };
+use crate::error_pages::ERROR_PATH;
 
 /// Default size of the replay cache: some ten thousand small responses.
 const DEFAULT_REPLAY_CACHE: u64 = 64 << 20;
@@ -44,13 +45,20 @@ pub(super) struct Document {
     pub(super) dialect: Dialect,
     pub(super) header: HeaderName,
     pub(super) replayed_header: HeaderName,
+    pub(super) error_base: Box<str>,
     pub(super) replay_cache: u64,
     pub(super) admin: AdminDocument,
     pub(super) encryption: Option<Spanned<Keyring>>,
+    pub(super) key_hasher: Option<KeyHasher>,
     pub(super) tls: Option<TlsConfig>,
-    pub(super) tenant: TenantFrom,
+    /// `None` if the rule is missing or invalid.
+    pub(super) tenant: Option<TenantFrom>,
+    /// Whether `[tenant] from` is present, even if it is invalid.
+    pub(super) tenant_given: bool,
     pub(super) policy: PolicyConfig,
     pub(super) drain: Duration,
+    pub(super) dead_letter_retry_after: Duration,
+    pub(super) dead_letter_unreconciled: Option<Duration>,
     pub(super) limits: Limits,
     pub(super) routes: Vec<RouteConfig>,
     pub(super) webhooks: Vec<WebhookConfig>,
@@ -59,11 +67,12 @@ pub(super) struct Document {
 }
 
 impl Document {
-    /// `None` if the text is not TOML. `dialect` is set if a flag or variable chose one.
+    /// `None` if the text is not TOML. `dialect` and `tenant` are set if a flag or variable chose one.
     pub(super) fn read(
         problems: &Problems,
         environment: &Environment,
         dialect: Option<DialectName>,
+        tenant: Option<(TenantRule, Origin)>,
     ) -> Option<Self> {
         let (root, errors) = DeTable::parse_recoverable(problems.text());
         for error in &errors {
@@ -81,18 +90,31 @@ impl Document {
         let cache = top.parsed("cache", CacheUrl::from_str);
         let dialect = read_dialect(&mut top, dialect);
         let (header, replayed_header) = read_headers(&mut top);
+        let error_base = top.parsed("error_base", read_error_base);
         let replay_cache = top.size("replay_cache", MAX_REPLAY_CACHE);
         let admin = admin::read(top.table("admin", "[admin]"));
         let encryption = top
             .table("encryption", "[encryption]")
             .and_then(read_encryption);
+        let key_storage = key_storage::read(&mut top, environment);
         let tls = top.table("tls", "[tls]").and_then(read_tls);
-        let tenant = tenant::read(top.table("tenant", "[tenant]"), environment);
+        let tenant_table = top.table("tenant", "[tenant]");
+        let tenant_given = tenant_table
+            .as_ref()
+            .is_some_and(|table| table.key_span("from").is_some());
+        let tenant = tenant::read(tenant_table, tenant, environment, problems);
         let one_tenant = match &tenant {
-            TenantFrom::None => Some(semel_http::tenant::ONLY_ONE),
-            TenantFrom::Authorization | TenantFrom::Header(_) | TenantFrom::Jwt { .. } => None,
+            // Without a valid rule, what depends on it is not reported as well.
+            Some(TenantFrom::None) | None => Some(semel_http::tenant::ONLY_ONE),
+            Some(
+                TenantFrom::Authorization { .. } | TenantFrom::Header(_) | TenantFrom::Jwt { .. },
+            ) => None,
         };
-        let (policy, drain) = policy::read(top.table("policy", "[policy]"));
+        let (policy, drain, dead_letter_retry_after) =
+            policy::read(top.table("policy", "[policy]"));
+        let dead_letter_unreconciled = top
+            .table("worker", "[worker]")
+            .and_then(reconcile::read_worker);
         let limits = top.table("limits", "[limits]").map(read_limits);
         let context = route::RouteContext {
             policy: &policy,
@@ -100,6 +122,7 @@ impl Document {
             reconcile: reconcile::ReconcileContext {
                 environment,
                 one_tenant: one_tenant.is_some(),
+                hashed_keys: key_storage.is_hashed,
             },
         };
         let routes = route::read(top.tables("route", "[[route]]"), &context);
@@ -107,6 +130,7 @@ impl Document {
             environment,
             routes: &routes,
             one_tenant,
+            hashed_keys: key_storage.is_hashed,
         };
         let webhooks = webhook::read(top.tables("webhook", "[[webhook]]"), &context);
         let outbox = top.table("outbox", "[outbox]").and_then(|table| {
@@ -124,13 +148,18 @@ impl Document {
             dialect,
             header,
             replayed_header,
+            error_base: error_base.map_or_else(|| ERROR_PATH.into(), Spanned::into_inner),
             replay_cache: replay_cache.map_or(DEFAULT_REPLAY_CACHE, Spanned::into_inner),
             admin,
             encryption,
+            key_hasher: key_storage.hasher,
             tls,
             tenant,
+            tenant_given,
             policy,
             drain,
+            dead_letter_retry_after,
+            dead_letter_unreconciled,
             limits: limits.unwrap_or_default(),
             routes,
             webhooks,
@@ -200,6 +229,18 @@ fn read_headers(top: &mut Table<'_>) -> (HeaderName, HeaderName) {
         top.problems.at(span, message);
     }
     (header, replayed)
+}
+
+/// The prefix of a URI reference, to which a code is appended.
+fn read_error_base(text: &str) -> Result<Box<str>, String> {
+    let allowed = |c: char| c.is_ascii_graphic() && !"\"<>\\^`{|}".contains(c);
+    if text.is_empty() || !text.chars().all(allowed) {
+        return Err(format!(
+            "invalid error_base {text:?}: write the beginning of a URL, to which a code is \
+             appended, for example \"https://api.example/errors/\""
+        ));
+    }
+    Ok(text.into())
 }
 
 fn read_encryption(mut table: Table<'_>) -> Option<Spanned<Keyring>> {

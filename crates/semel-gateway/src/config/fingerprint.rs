@@ -3,13 +3,13 @@
 use std::ops::Range;
 
 use http::HeaderName;
-use semel_core::fingerprint::{Error, Options, Rules};
+use semel_core::fingerprint::{Error, Options, Precision, Rules};
 use serde_json::Value;
 use toml::Spanned;
 use toml::de::DeValue;
 
 use super::problem::Problems;
-use super::table::{Table, type_name};
+use super::table::{Table, choice, type_name};
 
 /// Tracing headers: they differ on every attempt.
 const TRACE_HEADERS: [&str; 3] = ["traceparent", "tracestate", "baggage"];
@@ -37,20 +37,34 @@ pub(super) fn read(mut table: Table<'_>, key_header: &HeaderName) -> Options {
         })?;
         Ok(name.to_owned())
     });
-    let ignore = table.list("ignore", |pointer| {
-        check_rule(&Options {
-            ignore: vec![pointer.to_owned()],
-            ..Options::default()
-        })?;
-        Ok::<_, String>(pointer.to_owned())
+    let ignore = pointers(&mut table, "ignore", |ignore| Options {
+        ignore,
+        ..Options::default()
     });
-    let decimals = table.list("decimals", |pointer| {
-        check_rule(&Options {
-            decimals: vec![pointer.to_owned()],
-            ..Options::default()
-        })?;
-        Ok::<_, String>(pointer.to_owned())
+    let decimals = pointers(&mut table, "decimals", |decimals| Options {
+        decimals,
+        ..Options::default()
     });
+    let fields = pointers(&mut table, "fields", |fields| Options {
+        fields,
+        ..Options::default()
+    });
+    if let Some(span) = table
+        .key_span("fields")
+        .filter(|_| table.is_empty_list("fields"))
+    {
+        let message =
+            "`fields` is empty, so every body would be the same: add a pointer, or remove it";
+        problems.at(span, message);
+    }
+    let enums = pointers(&mut table, "enums", |enums| Options {
+        enums,
+        ..Options::default()
+    });
+    let timestamps = table
+        .table("timestamps", "`timestamps`")
+        .map(|timestamps| read_timestamps(&timestamps))
+        .unwrap_or_default();
     let defaults = table
         .table("defaults", "`defaults`")
         .map(|defaults| read_defaults(&defaults))
@@ -58,21 +72,45 @@ pub(super) fn read(mut table: Table<'_>, key_header: &HeaderName) -> Options {
     let span = table.span();
     table.finish();
 
-    let mut spans: Vec<Spanned<String>> = ignore.clone();
+    let lists = [&ignore, &decimals, &fields, &enums];
+    let mut spans: Vec<Spanned<String>> = lists.into_iter().flatten().cloned().collect();
     spans.extend(defaults.iter().map(|(pointer, _)| pointer.clone()));
+    spans.extend(timestamps.iter().map(|(pointer, _)| pointer.clone()));
     let options = Options {
-        headers: headers.into_iter().map(Spanned::into_inner).collect(),
-        ignore: ignore.into_iter().map(Spanned::into_inner).collect(),
+        headers: unspanned(headers),
+        ignore: unspanned(ignore),
         defaults: defaults
             .into_iter()
             .map(|(pointer, json)| (pointer.into_inner(), json))
             .collect(),
-        decimals: decimals.into_iter().map(Spanned::into_inner).collect(),
+        decimals: unspanned(decimals),
+        fields: unspanned(fields),
+        enums: unspanned(enums),
+        timestamps: timestamps
+            .into_iter()
+            .map(|(pointer, precision)| (pointer.into_inner(), precision))
+            .collect(),
     };
     if let Err(error) = Rules::new(&options) {
         report_conflict(&error, &spans, span, problems);
     }
     options
+}
+
+/// A list of pointers, each valid by itself as the rule that `options` makes of it.
+fn pointers(
+    table: &mut Table<'_>,
+    key: &'static str,
+    options: impl Fn(Vec<String>) -> Options,
+) -> Vec<Spanned<String>> {
+    table.list(key, |pointer| {
+        check_rule(&options(vec![pointer.to_owned()]))?;
+        Ok::<_, String>(pointer.to_owned())
+    })
+}
+
+fn unspanned(list: Vec<Spanned<String>>) -> Vec<String> {
+    list.into_iter().map(Spanned::into_inner).collect()
 }
 
 /// Each rule is valid by itself, so the error is a conflict between two of them.
@@ -82,9 +120,12 @@ fn report_conflict(
     table: Range<usize>,
     problems: &Problems,
 ) {
+    // Other errors cannot occur here.
     let named = |span: &&Spanned<String>| {
-        // Other errors cannot occur here.
-        matches!(error, Error::Overlap { one, other } if [one, other].contains(&span.get_ref()))
+        let text = span.get_ref();
+        matches!(error, Error::Overlap { one, other } if [one, other].contains(&text))
+            || matches!(error, Error::FieldsAndIgnore { pointer } if pointer == text)
+            || matches!(error, Error::OutsideFields { pointer } if pointer == text)
     };
     let mut conflicting: Vec<_> = spans.iter().filter(named).map(Spanned::span).collect();
     conflicting.sort_by_key(|span| span.start);
@@ -102,6 +143,35 @@ fn check_rule(options: &Options) -> Result<(), String> {
     Rules::new(options)
         .map(|_| ())
         .map_err(|error| error.to_string())
+}
+
+fn read_timestamps(table: &Table<'_>) -> Vec<(Spanned<String>, Precision)> {
+    let names = Precision::ALL.map(|precision| (precision.as_str(), precision));
+    let mut timestamps = Vec::new();
+    for (pointer, value) in table.entries() {
+        let name = (*pointer.get_ref()).to_owned();
+        let precision = match value.get_ref().as_str() {
+            Some(text) => choice(text, &names),
+            None => Err(format!(
+                "the precision of {name} must be a string, for example \"second\""
+            )),
+        };
+        let precision = match precision {
+            Ok(precision) => precision,
+            Err(problem) => {
+                table.problems.at(value.span(), problem);
+                continue;
+            }
+        };
+        match check_rule(&Options {
+            timestamps: vec![(name.clone(), precision)],
+            ..Options::default()
+        }) {
+            Ok(()) => timestamps.push((Spanned::new(pointer.span(), name), precision)),
+            Err(problem) => table.problems.at(pointer.span(), problem),
+        }
+    }
+    timestamps
 }
 
 fn read_defaults(table: &Table<'_>) -> Vec<(Spanned<String>, String)> {

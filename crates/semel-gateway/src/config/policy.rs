@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use semel_core::{OnExpired, Policy, Stale};
+use semel_http::DEAD_LETTER_RETRY_AFTER;
 use toml::Spanned;
 
 use super::table::{Table, choice};
@@ -20,6 +21,8 @@ pub(super) const DEFAULT_DRAIN: Duration = crate::server::Limits::DRAIN;
 pub struct PolicyConfig {
     /// The policy that the store applies.
     pub guard: Policy,
+    /// `body_retention`, where it is set; without it a body is kept as long as its record.
+    pub body_retention: Option<Duration>,
     /// How long the upstream may take for one request.
     pub upstream_timeout: Duration,
     /// The largest request body, in bytes.
@@ -32,6 +35,7 @@ impl Default for PolicyConfig {
     fn default() -> Self {
         Self {
             guard: Policy::default(),
+            body_retention: None,
             upstream_timeout: Duration::from_mins(1),
             max_request: 8 << 20,
             max_response: 1 << 20,
@@ -103,13 +107,14 @@ impl PolicyOverrides {
         set(&mut guard.lease, self.lease.as_ref());
         set(&mut guard.windows.replay, self.retention.as_ref());
         set(&mut guard.on_expired, self.on_expired.as_ref());
-        // An inherited body retention is capped: a body cannot outlive its record.
-        guard.windows.body = self
-            .body_retention
-            .as_ref()
-            .map_or(guard.windows.body.min(guard.windows.replay), |body| {
-                *body.get_ref()
-            });
+        let own_body = self.body_retention.as_ref().map(|body| *body.get_ref());
+        policy.body_retention = own_body.or(base.body_retention);
+        let replay = guard.windows.replay;
+        // An inherited body retention is capped: a body cannot outlive its record. A route's own is
+        // checked.
+        guard.windows.body = own_body
+            .or(base.body_retention.map(|body| body.min(replay)))
+            .unwrap_or(replay);
         guard.windows.tombstone = self.tombstone(base, table);
         self.check(&policy.guard, table);
         set(&mut policy.upstream_timeout, self.upstream_timeout.as_ref());
@@ -192,14 +197,23 @@ impl PolicyOverrides {
     }
 }
 
-/// Reads `[policy]`: the policy of all routes, and how long a shutdown waits.
-pub(super) fn read(table: Option<Table<'_>>) -> (PolicyConfig, Duration) {
+/// Reads `[policy]`: the policy of all routes, how long a shutdown waits, and the `Retry-After` of
+/// a dead-lettered record.
+pub(super) fn read(table: Option<Table<'_>>) -> (PolicyConfig, Duration, Duration) {
     let base = PolicyConfig::default();
     let Some(mut table) = table else {
-        return (base, DEFAULT_DRAIN);
+        return (base, DEFAULT_DRAIN, DEAD_LETTER_RETRY_AFTER);
     };
     let overrides = PolicyOverrides::read(&mut table);
     let drain = table.duration("drain");
+    let dead_letter = table.parsed("dead_letter_retry_after", |text| {
+        match super::duration(text) {
+            Ok(wait) if wait < Duration::from_secs(1) => {
+                Err("`dead_letter_retry_after` must be at least 1s".to_owned())
+            }
+            other => other,
+        }
+    });
     table.parsed("stale", |text| {
         match choice(text, &[("unknown", false), ("resume", true)]) {
             Ok(true) => Err(
@@ -213,7 +227,11 @@ pub(super) fn read(table: Option<Table<'_>>) -> (PolicyConfig, Duration) {
     });
     let policy = overrides.apply_to(&base, &table);
     table.finish();
-    (policy, drain.map_or(DEFAULT_DRAIN, Spanned::into_inner))
+    (
+        policy,
+        drain.map_or(DEFAULT_DRAIN, Spanned::into_inner),
+        dead_letter.map_or(DEAD_LETTER_RETRY_AFTER, Spanned::into_inner),
+    )
 }
 
 fn set<T: Copy>(to: &mut T, value: Option<&Spanned<T>>) {

@@ -1,26 +1,30 @@
-//! The request of a poll: a method, and a URL with placeholders.
+//! A request to the application or a provider about a record: a method, and a URL with placeholders.
 
 use std::fmt;
 use std::str::FromStr;
 
 use http::Uri;
 use http::uri::{Authority, Scheme};
-use semel_core::Record;
+use semel_core::{Identity, OperationId, Record, Resource};
 
-/// What a placeholder in a poll's URL stands for.
+/// What a placeholder in the URL stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placeholder {
     OperationId,
     Key,
     DownstreamKey,
     Tenant,
+    ResourceId,
+    ResourceType,
 }
 
-const PLACEHOLDERS: [(&str, Placeholder); 4] = [
+const PLACEHOLDERS: [(&str, Placeholder); 6] = [
     ("operation_id", Placeholder::OperationId),
     ("key", Placeholder::Key),
     ("downstream_key", Placeholder::DownstreamKey),
     ("tenant", Placeholder::Tenant),
+    ("resource_id", Placeholder::ResourceId),
+    ("resource_type", Placeholder::ResourceType),
 ];
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,24 +50,38 @@ impl Poll {
             .map(|(scheme, authority)| (scheme, authority))
     }
 
-    /// Path and query for an operation. `None` if its key or tenant is `.` or `..`: servers resolve
+    /// Path and query for a record. `None` if a value is missing, or is `.` or `..`: servers resolve
     /// these path segments even if they are percent-encoded.
-    pub fn path(&self, operation: &Record) -> Option<String> {
+    pub fn path(&self, record: &Record) -> Option<String> {
+        self.path_for(record.id, &record.identity, record.resource.as_ref())
+    }
+
+    /// As [`path`](Self::path), for a record that is not at hand.
+    pub fn path_for(
+        &self,
+        id: OperationId,
+        identity: &Identity,
+        resource: Option<&Resource>,
+    ) -> Option<String> {
         let mut path = String::new();
         for piece in &self.pieces {
             match piece {
                 Piece::Text(text) => path.push_str(text),
                 Piece::Placeholder(Placeholder::OperationId) => {
-                    path.push_str(&operation.id.to_string());
+                    path.push_str(&id.to_string());
                 }
                 Piece::Placeholder(Placeholder::DownstreamKey) => {
-                    path.push_str(&operation.id.downstream_key(""));
+                    path.push_str(&id.downstream_key(""));
                 }
                 Piece::Placeholder(Placeholder::Key) => {
-                    encode(operation.identity.key().as_str(), &mut path)?;
+                    encode(identity.key().as_str(), &mut path)?;
                 }
                 Piece::Placeholder(Placeholder::Tenant) => {
-                    encode(operation.identity.tenant(), &mut path)?;
+                    encode(identity.tenant(), &mut path)?;
+                }
+                Piece::Placeholder(Placeholder::ResourceId) => encode(&resource?.id, &mut path)?,
+                Piece::Placeholder(Placeholder::ResourceType) => {
+                    encode(&resource?.kind, &mut path)?;
                 }
             }
         }
@@ -97,7 +115,7 @@ impl FromStr for Poll {
     fn from_str(text: &str) -> Result<Self, String> {
         let refused = |problem: &str| {
             format!(
-                "invalid poll {text:?}: {problem}; \
+                "invalid request {text:?}: {problem}; \
                  write \"GET /payments/by-operation/{{operation_id}}\""
             )
         };

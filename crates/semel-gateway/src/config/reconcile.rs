@@ -59,6 +59,8 @@ pub(super) struct ReconcileContext<'a> {
     pub(super) environment: &'a Environment,
     /// Whether there is only one tenant, so that a key alone identifies a record.
     pub(super) one_tenant: bool,
+    /// Whether the store has hashes in place of keys.
+    pub(super) hashed_keys: bool,
 }
 
 pub(super) fn read(
@@ -74,6 +76,13 @@ pub(super) fn read(
     let poll = table.parsed("poll", |text| {
         let poll: Poll = text.parse()?;
         check_identifies_record(&poll, context.one_tenant)?;
+        if context.hashed_keys && poll.contains(Placeholder::Key) {
+            return Err(
+                "`key_storage = \"hashed\"` stores no key that a poll could contain: use \
+                 {operation_id} or {downstream_key} instead of {key}"
+                    .to_owned(),
+            );
+        }
         Ok::<_, String>(poll)
     });
     let completed = statuses(&mut table, "completed");
@@ -128,8 +137,22 @@ pub(super) fn read(
     })
 }
 
-/// Refuses a poll that is the same for several records: its response would be stored for each.
+/// Reads `[worker]`: when records are dead-lettered that no process reconciles.
+pub(super) fn read_worker(mut table: Table<'_>) -> Option<Duration> {
+    let after = table.nonzero_duration("dead_letter_unreconciled");
+    table.finish();
+    after.map(Spanned::into_inner)
+}
+
+/// Refuses a poll that cannot be sent for every unknown record, or that is the same for several
+/// records: its response would be stored for each.
 fn check_identifies_record(poll: &Poll, one_tenant: bool) -> Result<(), String> {
+    if poll.contains(Placeholder::ResourceId) || poll.contains(Placeholder::ResourceType) {
+        return Err(format!(
+            "\"{poll}\" names the resource, which is not known while the outcome is unknown: \
+             use {{operation_id}}"
+        ));
+    }
     if poll.contains(Placeholder::OperationId) || poll.contains(Placeholder::DownstreamKey) {
         return Ok(());
     }
@@ -234,7 +257,8 @@ fn read_backoff(table: &mut Table<'_>) -> (Duration, Duration) {
     (every, max_every)
 }
 
-fn credential(name: &str, environment: &Environment) -> Result<HeaderValue, String> {
+/// The value of an `Authorization` header, from a variable.
+pub(super) fn credential(name: &str, environment: &Environment) -> Result<HeaderValue, String> {
     let value = environment.require(name)?;
     if value.is_empty() {
         return Err(format!("environment variable {name} is empty"));

@@ -5,17 +5,19 @@ use std::ops::Range;
 use std::str::FromStr;
 use std::time::Duration;
 
-use http::{HeaderName, StatusCode};
+use http::HeaderName;
 use semel_core::KeyScope;
 use semel_core::fingerprint::Options;
 use semel_core::identity::MAX_OPERATION_BYTES;
-use semel_core::key::MAX_LENGTH;
-use semel_http::{InFlight, KeyRule, OutcomeKind};
+use semel_core::key::{Format, MAX_LENGTH};
+use semel_http::{InFlight, KeyRule, OutcomeKind, WeakKeys};
 use toml::Spanned;
 
 use super::pattern::{Pattern, PatternSet};
 use super::policy::{PolicyConfig, PolicyOverrides};
 use super::reconcile::{self, ReconcileConfig};
+use super::replay::{self, ReplayConfig};
+use super::status::{self, StatusPattern};
 use super::table::{Table, choice};
 use super::units::format_duration;
 
@@ -28,6 +30,14 @@ pub const MAX_WAIT: Duration = Duration::from_mins(10);
 /// Default of `wait_max`.
 const DEFAULT_WAIT: Duration = Duration::from_secs(5);
 
+const KEY_FORMATS: [(&str, Format); 3] = [
+    ("any", Format::Any),
+    ("uuid", Format::Uuid),
+    ("token", Format::Token),
+];
+
+const WEAK_KEYS: [(&str, WeakKeys); 2] = [("warn", WeakKeys::Warn), ("refuse", WeakKeys::Refuse)];
+
 /// One route, with all defaults applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RouteConfig {
@@ -35,12 +45,18 @@ pub struct RouteConfig {
     pub pattern: Pattern,
     /// The name of the operation; without one, every exact path is a separate operation.
     pub operation: Option<Box<str>>,
+    /// The name that the operation was first published under: its records keep it.
+    pub was: Option<Box<str>>,
     /// Whether a key is required.
     pub key: KeyRule,
     /// The scope of a key; by default that of the dialect.
     pub key_scope: Option<KeyScope>,
     /// Minimum length of a key.
     pub min_length: usize,
+    /// What a key has to look like.
+    pub key_format: Format,
+    /// What happens to a request with a weak key.
+    pub weak_keys: WeakKeys,
     /// What happens to a request while another attempt runs.
     pub in_flight: InFlight,
     /// Lease, retention and sizes.
@@ -48,11 +64,13 @@ pub struct RouteConfig {
     /// What makes two requests equal.
     pub fingerprint: Options,
     /// Overrides of what an upstream status means.
-    pub outcomes: BTreeMap<StatusCode, OutcomeKind>,
+    pub outcomes: BTreeMap<StatusPattern, OutcomeKind>,
     /// Additional response headers to store.
     pub store_headers: Vec<HeaderName>,
     /// Whether cookies are stored and replayed.
     pub store_set_cookie: bool,
+    /// What a retry of a completed operation gets.
+    pub replay: ReplayConfig,
     /// How unknown outcomes are reconciled.
     pub reconcile: Option<ReconcileConfig>,
 }
@@ -88,6 +106,11 @@ pub(super) fn read(tables: Vec<Table<'_>>, context: &RouteContext<'_>) -> Vec<Ro
             let problem = problems.problem(super::Origin::File(span), message);
             problems.add(problem.with_related(first, "here"));
         }
+        if let (Some((_, span)), Some(route)) = (&read, routes.last())
+            && let Some(problem) = shared_identity(&routes, route)
+        {
+            problems.at(span.clone(), problem);
+        }
         if let Some((pattern, span)) = read
             && let Err((with, first)) = patterns.add(&pattern, &span)
         {
@@ -99,6 +122,27 @@ pub(super) fn read(tables: Vec<Table<'_>>, context: &RouteContext<'_>) -> Vec<Ro
     routes
 }
 
+/// Two operations under one identity would take each other's records for their own.
+fn shared_identity(routes: &[RouteConfig], route: &RouteConfig) -> Option<String> {
+    let identity = route.identity_name()?;
+    let shares = |other: &&RouteConfig| {
+        other.identity_name() == Some(identity) && other.operation != route.operation
+    };
+    let other = routes.iter().find(shares)?;
+    let name = other.operation.as_deref().unwrap_or_default();
+    Some(format!(
+        "`was` of \"{}\" or of \"{}\": operation {name:?} uses the name {identity:?} too",
+        route.pattern, other.pattern
+    ))
+}
+
+impl RouteConfig {
+    /// The operation in the identity of its records.
+    pub fn identity_name(&self) -> Option<&str> {
+        self.was.as_deref().or(self.operation.as_deref())
+    }
+}
+
 fn read_one(
     mut table: Table<'_>,
     context: &RouteContext<'_>,
@@ -108,6 +152,13 @@ fn read_one(
     table.require("match", "match = \"POST /payments\"");
     let pattern = table.parsed("match", Pattern::from_str);
     let operation = table.parsed("operation", operation);
+    let was = table.parsed("was", self::operation);
+    if let (Some(was), None) = (&was, table.key_span("operation")) {
+        problems.at(
+            was.span(),
+            "`was` is an earlier name of the operation: add the current one, `operation = \"…\"`",
+        );
+    }
     let key = read_key(&mut table);
     let key_scope = table.parsed("key_scope", |text| {
         choice(
@@ -119,6 +170,8 @@ fn read_one(
         )
     });
     let min_length = table.integer("min_length", 1..=MAX_LENGTH);
+    let key_format = table.parsed("key_format", |text| choice(text, &KEY_FORMATS));
+    let weak_keys = table.parsed("weak_keys", |text| choice(text, &WEAK_KEYS));
     let in_flight = in_flight(&mut table);
     let policy = PolicyOverrides::read(&mut table).apply_to(context.policy, &table);
     let fingerprint = table
@@ -131,6 +184,7 @@ fn read_one(
         .unwrap_or_default();
     let store_headers = table.list("store_headers", stored_header);
     let store_set_cookie = table.boolean("store_set_cookie");
+    let replay = replay::read(&mut table, &context.reconcile);
     let reconcile = table
         .table("reconcile", "[route.reconcile]")
         .and_then(|rules| reconcile::read(rules, &context.reconcile));
@@ -150,16 +204,20 @@ fn read_one(
     let pattern = pattern.into_inner();
     routes.push(RouteConfig {
         operation: operation.map(Spanned::into_inner),
+        was: was.map(Spanned::into_inner),
         pattern: pattern.clone(),
         key,
         key_scope: key_scope.map(Spanned::into_inner),
         min_length: min_length.map_or(1, Spanned::into_inner),
+        key_format: key_format.map(Spanned::into_inner).unwrap_or_default(),
+        weak_keys: weak_keys.map(Spanned::into_inner).unwrap_or_default(),
         in_flight,
         policy,
         fingerprint,
         outcomes,
         store_headers: store_headers.into_iter().map(Spanned::into_inner).collect(),
         store_set_cookie: store_set_cookie.is_some_and(Spanned::into_inner),
+        replay,
         reconcile,
     });
     Some((pattern, span))
@@ -167,12 +225,15 @@ fn read_one(
 
 /// `key`; required by default, because a route is listed to guard it.
 fn read_key(table: &mut Table<'_>) -> KeyRule {
-    const WITHOUT_EFFECT: [&str; 12] = [
+    const WITHOUT_EFFECT: [&str; 15] = [
         "operation",
+        "was",
         "upstream_timeout",
         "max_request",
         "key_scope",
         "min_length",
+        "key_format",
+        "weak_keys",
         "in_flight",
         "wait_max",
         "fingerprint",
@@ -190,7 +251,7 @@ fn read_key(table: &mut Table<'_>) -> KeyRule {
         .parsed("key", |text| choice(text, &names))
         .map_or(KeyRule::Required, Spanned::into_inner);
     if rule == KeyRule::Ignored {
-        let keys = WITHOUT_EFFECT.into_iter();
+        let keys = WITHOUT_EFFECT.into_iter().chain(replay::KEYS);
         table.reject(keys.chain(PolicyOverrides::GUARDED_ONLY), |key| {
             format!("`key = \"ignored\"` guards nothing, so `{key}` has no effect here")
         });
@@ -236,13 +297,13 @@ fn operation(text: &str) -> Result<Box<str>, String> {
     Ok(text.into())
 }
 
-fn outcomes(table: &Table<'_>) -> BTreeMap<StatusCode, OutcomeKind> {
+fn outcomes(table: &Table<'_>) -> BTreeMap<StatusPattern, OutcomeKind> {
     let names = OutcomeKind::ALL.map(|ending| (ending.as_str(), ending));
     let mut outcomes = BTreeMap::new();
-    for (status, value) in table.entries() {
-        let text = *status.get_ref();
-        let code = super::status::parse(text)
-            .map_err(|problem| table.problems.at(status.span(), problem))
+    for (key, value) in table.entries() {
+        let text = *key.get_ref();
+        let code = status::parse_pattern(text)
+            .map_err(|problem| table.problems.at(key.span(), problem))
             .ok();
         let outcome = match value.get_ref().as_str() {
             Some(name) => choice(name, &names),

@@ -56,7 +56,8 @@ pub(super) fn read(
     (count == secrets.len() && (1..=MAX_SECRETS).contains(&count)).then_some(secrets)
 }
 
-fn from_file(path: &str) -> Result<String, String> {
+/// The secret in a file.
+pub(super) fn from_file(path: &str) -> Result<String, String> {
     // Editors end a file with a line break, which is not part of the secret.
     let text = read_file(path.as_ref())?;
     let text = text.strip_suffix('\n').unwrap_or(&text);

@@ -1,10 +1,32 @@
-//! HTTP statuses: `"200"` or `200`.
+//! HTTP statuses: `"200"` or `200`, and classes of them: `"4xx"`.
 
 use http::StatusCode;
 use toml::Spanned;
 use toml::de::DeValue;
 
 use super::table::type_name;
+
+/// One status, or all statuses of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StatusPattern {
+    /// One status.
+    Exact(StatusCode),
+    /// The statuses with this first digit: 4 for `"4xx"`.
+    Class(u16),
+}
+
+/// Parses a status or a class such as `"4xx"`.
+pub(super) fn parse_pattern(text: &str) -> Result<StatusPattern, String> {
+    match text {
+        "2xx" => Ok(StatusPattern::Class(2)),
+        "3xx" => Ok(StatusPattern::Class(3)),
+        "4xx" => Ok(StatusPattern::Class(4)),
+        "5xx" => Ok(StatusPattern::Class(5)),
+        _ => parse(text)
+            .map(StatusPattern::Exact)
+            .map_err(|problem| format!("{problem}, or a class, for example \"4xx\"")),
+    }
+}
 
 /// Parses a status.
 pub(super) fn parse(text: &str) -> Result<StatusCode, String> {

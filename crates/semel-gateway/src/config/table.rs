@@ -177,6 +177,14 @@ impl<'a> Table<'a> {
         list
     }
 
+    /// Whether a key is present, with an array that has no elements.
+    pub(super) fn is_empty_list(&self, key: &str) -> bool {
+        let value = self.entries.get(key).map(Spanned::get_ref);
+        value
+            .and_then(DeValue::as_array)
+            .is_some_and(|list| list.is_empty())
+    }
+
     /// A string, or an array of strings.
     pub(super) fn one_or_more<T, E: Display>(
         &mut self,

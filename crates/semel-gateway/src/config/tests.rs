@@ -1,13 +1,16 @@
 use http::StatusCode;
+use semel_core::key::Format;
 use semel_core::{KeyScope, OnExpired, Stale};
-use semel_http::{InFlight, KeyRule, OutcomeKind};
+use semel_http::{InFlight, KeyRule, OnSchemaChange, OutcomeKind, ReplayMode, WeakKeys};
 use semel_worker::webhook::{Match, RecordSelector, Rules, TenantSelector};
 
 use super::*;
 
+mod key_storage;
 mod out_of_band;
 mod outbox;
 mod telemetry;
+mod tenant;
 mod wrong;
 
 /// Reads `text` as if by `--upstream http://app --config semel.toml`.
@@ -19,13 +22,24 @@ fn load(text: &str) -> Result<Config, Report> {
     load_with(text, flags, &[])
 }
 
-fn load_with(text: &str, flags: Flags, variables: &[(&str, &str)]) -> Result<Config, Report> {
+/// Unless the file has a tenant rule, `--tenant authorization` is set.
+fn load_with(text: &str, mut flags: Flags, variables: &[(&str, &str)]) -> Result<Config, Report> {
+    if !["[tenant]", "tenant.from"]
+        .iter()
+        .any(|key| text.contains(key))
+    {
+        flags.tenant.get_or_insert(TenantRule::Authorization);
+    }
+    load_exactly(text, flags, variables)
+}
+
+fn load_exactly(text: &str, flags: Flags, variables: &[(&str, &str)]) -> Result<Config, Report> {
     let source = Source {
         file: None,
         flags,
         environment: Environment::from_pairs(variables.iter().copied()),
     };
-    source.load_text(Problems::new("semel.toml", text.to_owned()))
+    source.load_text(Role::Gateway, Problems::new("semel.toml", text.to_owned()))
 }
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -48,7 +62,6 @@ from = "authorization"
 lease = "30s"
 upstream_timeout = "60s"
 retention = "24h"
-body_retention = "24h"
 tombstone = "30d"
 on_expired = "reject"
 expiry = "tombstone"
@@ -93,14 +106,22 @@ const SECRET: (&str, &str) = ("PSP_WEBHOOK_SECRET", "whsec_MDEyMzQ1Njc4OWFiY2RlZ
 fn the_example_is_valid() {
     let config = load_with(EXAMPLE, Flags::default(), &[SECRET]).unwrap();
     assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
-    assert_eq!(config.upstream.to_string(), "http://127.0.0.1:3000");
+    assert_eq!(
+        config.upstream.as_ref().unwrap().to_string(),
+        "http://127.0.0.1:3000"
+    );
     assert_eq!(config.store, StoreUrl::Sqlite("semel.db".into()));
     assert_eq!(config.dialect, Dialect::Ietf { lenient: true });
     assert_eq!(config.header, "idempotency-key");
     assert_eq!(config.replayed_header, "idempotent-replayed");
     assert_eq!(config.admin.listen.to_string(), "127.0.0.1:8081");
     assert!(config.admin.token.is_none() && config.tls.is_none());
-    assert!(config.tenant.warning().unwrap().contains("another tenant"));
+    assert!(matches!(
+        config.tenant,
+        TenantFrom::Authorization { rotating: false }
+    ));
+    assert_eq!(config.key_hasher, None);
+    assert_eq!(config.warnings(), [""; 0]);
     assert_eq!(config.policy, PolicyConfig::default());
 
     let [route] = &config.routes[..] else {
@@ -108,24 +129,34 @@ fn the_example_is_valid() {
     };
     let mut policy = PolicyConfig::default();
     policy.guard.windows.replay = 30 * 24 * HOUR;
+    policy.guard.windows.body = 30 * 24 * HOUR;
     let rules = semel_core::fingerprint::Options {
         headers: vec!["API-Version".into()],
         ignore: vec!["/metadata/trace_id".into()],
         defaults: vec![("/channel".into(), r#""web""#.into())],
         decimals: vec!["/amount".into()],
+        ..Default::default()
     };
     let expected = RouteConfig {
         pattern: "POST /payments".parse().unwrap(),
         operation: Some("create_payment".into()),
+        was: None,
         key: KeyRule::Required,
         key_scope: None,
         min_length: 1,
+        key_format: Format::Any,
+        weak_keys: WeakKeys::Warn,
         in_flight: InFlight::Reject,
         policy,
         fingerprint: rules,
-        outcomes: [(StatusCode::SERVICE_UNAVAILABLE, OutcomeKind::NotExecuted)].into(),
+        outcomes: [(
+            StatusPattern::Exact(StatusCode::SERVICE_UNAVAILABLE),
+            OutcomeKind::NotExecuted,
+        )]
+        .into(),
         store_headers: vec![HeaderName::from_static("x-request-cost")],
         store_set_cookie: false,
+        replay: ReplayConfig::default(),
         reconcile: Some(ReconcileConfig {
             poll: "GET /payments/by-operation/{operation_id}".parse().unwrap(),
             completed: [(StatusCode::OK, StatusCode::CREATED)].into(),
@@ -220,6 +251,8 @@ match = "POST /b"
 key = "optional"
 key_scope = "tenant"
 min_length = 16
+key_format = "uuid"
+weak_keys = "refuse"
 in_flight = "wait"
 wait_max = "1500ms"
 lease = "1m"
@@ -231,8 +264,16 @@ on_expired = "execute"
 max_request = "1kB"
 max_response = "0B"
 store_set_cookie = true
-outcome = { 502 = "unknown", 402 = "completed", 403 = "forget" }
+outcome = { 502 = "unknown", 402 = "completed", 4xx = "forget" }
 fingerprint.defaults = { "/a" = 1, "/b" = 1.5, "/c" = [true, { d = "e" }] }
+schema = 3
+on_schema_change = "reconstruct"
+on_revoked = "ask"
+reconstruct = { get = "GET /a/{resource_type}/{resource_id}", authorization_env = "TOKEN" }
+authorize = { get = "GET https://auth.example/{tenant}" }
+fingerprint.fields = ["/a", "/b", "/c", "/due"]
+fingerprint.enums = ["/c/1/d"]
+fingerprint.timestamps = { "/due" = "millisecond" }
 
 [[route]]
 match = "DELETE /b"
@@ -246,7 +287,11 @@ key = "ignored"
 
 #[test]
 fn every_other_key_is_read() {
-    let config = load(OTHER_KEYS).unwrap();
+    let flags = Flags {
+        upstream: Some("http://app".parse().unwrap()),
+        ..Flags::default()
+    };
+    let config = load_with(OTHER_KEYS, flags, &[("TOKEN", "Bearer t")]).unwrap();
     assert_eq!(config.dialect, Dialect::Stripe);
     assert_eq!(config.header, "x-idempotency-key");
     assert_eq!(config.replayed_header, "x-replayed");
@@ -275,6 +320,10 @@ fn every_other_key_is_read() {
     );
     assert_eq!(post.min_length, 16);
     assert_eq!(
+        (post.key_format, post.weak_keys),
+        (Format::Uuid, WeakKeys::Refuse)
+    );
+    assert_eq!(
         post.in_flight,
         InFlight::Wait {
             max: Duration::from_millis(1500)
@@ -294,31 +343,46 @@ fn every_other_key_is_read() {
         (1000, 0)
     );
     assert!(post.store_set_cookie);
-    let outcomes: Vec<_> = post
-        .outcomes
-        .iter()
-        .map(|(s, o)| (s.as_u16(), *o))
-        .collect();
-    assert_eq!(
-        outcomes,
-        [
-            (402, OutcomeKind::Completed),
-            (403, OutcomeKind::Forget),
-            (502, OutcomeKind::Unknown)
-        ]
-    );
+    let exact = |status: u16| StatusPattern::Exact(StatusCode::from_u16(status).unwrap());
+    let outcomes = [
+        (exact(402), OutcomeKind::Completed),
+        (StatusPattern::Class(4), OutcomeKind::Forget),
+        (exact(502), OutcomeKind::Unknown),
+    ];
+    assert_eq!(post.outcomes, outcomes.into());
     let rules = semel_core::fingerprint::Options {
         defaults: vec![
             ("/a".into(), "1".into()),
             ("/b".into(), "1.5".into()),
             ("/c".into(), r#"[true,{"d":"e"}]"#.into()),
         ],
+        fields: ["/a", "/b", "/c", "/due"].map(Into::into).to_vec(),
+        enums: vec!["/c/1/d".into()],
+        timestamps: vec![(
+            "/due".into(),
+            semel_core::fingerprint::Precision::Millisecond,
+        )],
         ..Default::default()
     };
     assert_eq!(post.fingerprint, rules);
 
+    let replay = ReplayConfig {
+        schema: 3,
+        mode: ReplayMode::Stored,
+        on_schema_change: OnSchemaChange::Reconstruct,
+        reconstruct: Some(ReplayRequest {
+            get: "GET /a/{resource_type}/{resource_id}".parse().unwrap(),
+            authorization: Some(http::HeaderValue::from_static("Bearer t")),
+        }),
+        authorize: Some(ReplayRequest {
+            get: "GET https://auth.example/{tenant}".parse().unwrap(),
+            authorization: None,
+        }),
+    };
+    assert_eq!(post.replay, replay);
+    assert_eq!(delete.replay, ReplayConfig::default());
+
     assert_eq!(delete.in_flight, InFlight::Wait { max: seconds(5) });
-    // Shorter than in `[policy]`, so the body retention is capped.
     assert_eq!(delete.policy.guard.windows.body, HOUR);
     assert_eq!(patch.key, KeyRule::Ignored);
 }
@@ -340,6 +404,7 @@ fn flags_override_the_environment_which_overrides_the_file() {
         store: Some("sqlite:flag".parse().unwrap()),
         admin_listen: Some("127.0.0.1:6".parse().unwrap()),
         dialect: Some(DialectName::Stripe),
+        tenant: None,
         allow_volatile: false,
         otlp_endpoint: None,
     };
@@ -372,7 +437,7 @@ fn flags_override_the_environment_which_overrides_the_file() {
         let config = load_with(file, flags, variables).unwrap();
         let found = [
             config.listen.to_string(),
-            config.upstream.to_string(),
+            config.upstream.unwrap().to_string(),
             config.store.to_string(),
             config.admin.listen.to_string(),
         ];
@@ -454,18 +519,19 @@ fn a_certificate_and_its_key_are_read() {
 fn files_are_found_by_flag_and_by_variable() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("semel.toml");
-    std::fs::write(&path, "upstream = \"http://file\"").unwrap();
+    let text = "upstream = \"http://file\"\ntenant.from = \"none\"";
+    std::fs::write(&path, text).unwrap();
     let mut source = Source {
         file: Some(path.clone()),
         flags: Flags::default(),
         environment: Environment::from_pairs::<&str, &str>([]),
     };
-    assert_eq!(source.load().unwrap().upstream.host(), "file");
+    assert_eq!(source.load().unwrap().upstream.unwrap().host(), "file");
     source.file = None;
     let none = source.load().unwrap_err().to_string();
     assert!(none.starts_with("no upstream"), "{none}");
     source.environment = Environment::from_pairs([("SEMEL_CONFIG", path)]);
-    assert_eq!(source.load().unwrap().upstream.host(), "file");
+    assert_eq!(source.load().unwrap().upstream.unwrap().host(), "file");
     source.environment = Environment::from_pairs([("SEMEL_CONFIG", "/nowhere.toml")]);
     let missing = source.load().unwrap_err().to_string();
     assert!(
@@ -528,4 +594,67 @@ fn viewers_need_their_own_token() {
         report.contains("semel.toml:3:21: ") && report.contains("operators have none"),
         "{report}"
     );
+}
+
+#[test]
+fn a_body_is_kept_as_long_as_its_record_unless_the_file_says_otherwise() {
+    let day = 24 * HOUR;
+    for (policy, route, body) in [
+        ("", "retention = \"30d\"", 30 * day),
+        ("", "retention = \"2h\"", 2 * HOUR),
+        ("", "retention = \"30d\"\nbody_retention = \"1d\"", day),
+        ("retention = \"30d\"", "", 30 * day),
+        ("retention = \"30d\"", "retention = \"60d\"", 60 * day),
+        ("body_retention = \"2h\"", "retention = \"30d\"", 2 * HOUR),
+        ("body_retention = \"24h\"", "retention = \"30d\"", day),
+        ("body_retention = \"2h\"", "retention = \"1h\"", HOUR),
+    ] {
+        let text = format!("[policy]\n{policy}\n[[route]]\nmatch = \"POST /a\"\n{route}");
+        let config = load(&text).unwrap();
+        assert_eq!(config.routes[0].policy.guard.windows.body, body, "{text}");
+    }
+}
+
+#[test]
+fn a_short_retention_is_a_warning() {
+    for (text, named) in [
+        ("", &[][..]),
+        ("[policy]\nretention = \"1h\"", &[]),
+        (
+            "[policy]\nretention = \"59m\"",
+            &["[policy]: `retention` is 59m"],
+        ),
+        (
+            "[[route]]\nmatch = \"POST /a\"\nretention = \"10m\"\n[[route]]\nmatch = \"POST /b\"",
+            &["route \"POST /a\": `retention` is 10m"],
+        ),
+        (
+            "[policy]\nretention = \"5m\"\n[[route]]\nmatch = \"POST /a\"",
+            &["[policy]: `retention` is 5m"],
+        ),
+        (
+            "[tenant]\nfrom = \"authorization\"\nrotating = true",
+            &["`[tenant] rotating = true`"],
+        ),
+    ] {
+        let warnings = load(text).unwrap().warnings();
+        assert_eq!(warnings.len(), named.len(), "{text}: {warnings:?}");
+        for (warning, named) in warnings.iter().zip(named) {
+            assert!(warning.contains(named), "{warning}");
+        }
+    }
+}
+
+#[test]
+fn responses_and_background_jobs_have_defaults_and_keys() {
+    let config = load("").unwrap();
+    assert_eq!(&*config.error_base, "/.semel/errors/");
+    assert_eq!(config.dead_letter_retry_after, Duration::from_mins(5));
+    assert_eq!(config.dead_letter_unreconciled, None);
+    let text = "error_base = \"https://api.example/errors#\"\n[policy]\n\
+                dead_letter_retry_after = \"20m\"\n[worker]\ndead_letter_unreconciled = \"1h\"";
+    let config = load(text).unwrap();
+    assert_eq!(&*config.error_base, "https://api.example/errors#");
+    assert_eq!(config.dead_letter_retry_after, Duration::from_mins(20));
+    assert_eq!(config.dead_letter_unreconciled, Some(HOUR));
 }

@@ -30,6 +30,8 @@ pub(super) struct WebhookContext<'a> {
     pub(super) routes: &'a [RouteConfig],
     /// The name of the only tenant, if there is only one.
     pub(super) one_tenant: Option<&'static str>,
+    /// Whether the store has hashes in place of keys.
+    pub(super) hashed_keys: bool,
 }
 
 /// Reads all sources and reports duplicate names.

@@ -1,4 +1,4 @@
-//! Sends one poll on its own connection and reads the response.
+//! Sends one request on its own connection and reads the response: polls, replays, and keys of issuers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 /// The server that is polled.
 #[derive(Debug)]
-pub(super) struct PollServer {
+pub(crate) struct PollServer {
     authority: Authority,
     host: Box<str>,
     port: u16,
@@ -32,16 +32,16 @@ pub(super) struct PollServer {
 
 /// A response whose head arrived.
 #[derive(Debug)]
-pub(super) struct PollResponse {
-    pub(super) status: StatusCode,
-    pub(super) headers: HeaderMap,
+pub(crate) struct PollResponse {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
     /// Complete if it was needed, else only its beginning.
-    pub(super) body: Result<Bytes, PollError>,
+    pub(crate) body: Result<Bytes, PollError>,
 }
 
 /// Why there is no response, or only a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum PollError {
+pub(crate) enum PollError {
     #[error("unreachable: {0}")]
     Unreachable(String),
     #[error("timed out")]
@@ -57,7 +57,7 @@ pub(super) enum PollError {
 }
 
 impl PollError {
-    pub(super) fn code(&self) -> Code {
+    pub(crate) fn code(&self) -> Code {
         Code::from(match self {
             Self::Unreachable(_) => "poll_unreachable",
             Self::TimedOut => "poll_timed_out",
@@ -70,7 +70,7 @@ impl PollError {
 }
 
 impl PollServer {
-    pub(super) fn new(
+    pub(crate) fn new(
         authority: &Authority,
         tls: Option<Arc<ClientConfig>>,
     ) -> Result<Self, InvalidDnsNameError> {
@@ -101,7 +101,7 @@ impl fmt::Display for PollServer {
 
 /// Sends one request. If `needs_body` is true for the status, the response body is read to its end,
 /// up to `limit` bytes; otherwise only its beginning.
-pub(super) async fn send(
+pub(crate) async fn send(
     server: &PollServer,
     path: &str,
     headers: HeaderMap,

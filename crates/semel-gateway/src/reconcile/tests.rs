@@ -23,6 +23,7 @@ fn load(file: &Path, upstream: SocketAddr) -> Config {
         file: Some(file.to_owned()),
         flags: Flags {
             upstream: Some(format!("http://{upstream}").parse().unwrap()),
+            tenant: Some("authorization".parse().unwrap()),
             ..Flags::default()
         },
         environment: Environment::from_pairs([("TOKEN", "Bearer s3cret-token")]),
@@ -51,7 +52,7 @@ fn poller(text: &str, upstream: SocketAddr, tls: Option<&Arc<ClientConfig>>) -> 
     let config = configured(text, upstream);
     let route = &config.routes[0];
     let rules = route.reconcile.as_ref().unwrap();
-    Poller::new(route, rules, &config.upstream, tls).unwrap()
+    Poller::new(route, rules, config.upstream.as_ref(), tls).unwrap()
 }
 
 fn operation_of(tenant: &str, key: &str) -> Record {
@@ -130,6 +131,34 @@ fn code(found: &Lookup) -> &str {
         | LookupResult::Absent(code)
         | LookupResult::NeverCreated(code) => code.as_str(),
         LookupResult::Completed(_) => "completed",
+    }
+}
+
+#[tokio::test]
+async fn a_response_has_the_schema_of_the_route_and_no_body_that_is_reconstructed() {
+    let route =
+        "schema = 3\nreplay = \"reconstruct\"\nreconstruct.get = \"GET /x/{operation_id}\"\n";
+    let rules = RULES.replace("[route.reconcile]", &format!("{route}[route.reconcile]"));
+    for (answer, status, body) in [
+        (
+            &b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\npaid"[..],
+            201,
+            None,
+        ),
+        (
+            b"HTTP/1.1 402 No\r\nContent-Length: 4\r\n\r\nbusy",
+            402,
+            Some("busy"),
+        ),
+    ] {
+        let (address, served) = serve(answer, false).await;
+        let found = poller(&rules, address, None).look_up(&operation()).await;
+        only_request(served).await;
+        let LookupResult::Completed(Completion { response, .. }) = found.result else {
+            panic!("{found:?}");
+        };
+        assert_eq!((response.status, response.schema_version), (status, 3));
+        assert_eq!(response.body.as_deref(), body.map(str::as_bytes));
     }
 }
 
@@ -423,7 +452,7 @@ async fn https_polls_require_a_matching_certificate() {
 }
 
 #[tokio::test]
-async fn operations_are_polled_or_await_an_event() {
+async fn operations_are_polled_await_an_event_or_are_left_to_an_operator() {
     let webhook = |operation: &str| {
         format!(
             r#"
@@ -435,6 +464,11 @@ match = "POST /orders"
 operation = "create_order"
 [[route]]
 match = "POST /unnamed"
+[[route]]
+match = "POST /unnamed/{{id}}"
+[[route]]
+match = "POST /ignored"
+key = "ignored"
 [[webhook]]
 source = "psp"
 scheme = "stripe"
@@ -446,20 +480,29 @@ completed = {{ pointer = "/type", equals = "paid" }}
         )
     };
     let address = ([127, 0, 0, 1], 9).into();
-    for (more, expected) in [
-        (String::new(), &["create_payment"][..]),
+    for (more, reconciled, left) in [
+        (String::new(), &["create_payment"][..], &[][..]),
         (
             webhook(""),
             &["create_order", "create_payment", "create_refund"],
+            &["POST /unnamed"],
         ),
         (
             webhook("operation = \"create_refund\""),
             &["create_payment", "create_refund"],
+            &["POST /unnamed", "create_order"],
         ),
     ] {
         let config = configured(&format!("{RULES}{more}"), address);
         let all = reconcilers(&config, semel_core::Memory::default()).unwrap();
-        assert_eq!(all.operations().collect::<Vec<_>>(), expected);
+        let waits = |operation: &&str| all.schedule(operation).unwrap().attempts > 0;
+        let (found, others): (Vec<_>, Vec<_>) = all.operations().partition(waits);
+        assert_eq!((&*found, &*others), (reconciled, left));
+        for route in &config.routes {
+            let name = route.operation.as_deref();
+            let expected = name.is_some_and(|name| reconciled.contains(&name));
+            assert_eq!(is_reconciled(&config, route), expected, "{}", route.pattern);
+        }
         let schedule = all.schedule("create_payment").unwrap();
         assert!(!schedule.downstream_idempotent);
     }

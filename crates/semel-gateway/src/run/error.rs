@@ -41,12 +41,18 @@ pub enum Error {
     /// The routes contradict each other.
     #[error(transparent)]
     Route(#[from] route::Error),
+    /// The store holds records that this configuration would not find.
+    #[error(transparent)]
+    Contract(#[from] semel_http::ContractError),
     /// A `[route.reconcile]` cannot be used as configured.
     #[error(transparent)]
     Reconcile(#[from] reconcile::Error),
     /// The `[outbox]` destination cannot be used.
     #[error("[outbox]: {0}")]
     Outbox(#[from] semel_brokers::Error),
+    /// A gateway without an upstream.
+    #[error("no upstream: set --upstream URL or `upstream` in the configuration")]
+    NoUpstream,
     /// The upstream's address cannot be used.
     #[error("cannot use the upstream {address}: {source}")]
     Upstream {

@@ -5,21 +5,24 @@ use std::sync::Arc;
 use semel_core::Store;
 use semel_http::Layer;
 
+use super::Error;
+use crate::Role;
 use crate::assemble::rebuild_layer;
 use crate::config::{Config, ReconcileConfig, Source};
 use crate::service::{CurrentLayer, InternalRoutes};
 use crate::webhooks;
 
-/// Loads the configuration again and replaces the layer and the webhook sources. An invalid
-/// configuration is logged and changes nothing.
-pub(super) fn reload<S: Store>(
+/// Loads the configuration again, publishes its contracts, and replaces the layer and the webhook
+/// sources. A configuration that is invalid or refused is logged and changes nothing.
+pub(super) async fn reload<S: Store>(
     source: &Source,
+    role: Role,
     running: &Config,
     layer: &Layer<S>,
     current: &CurrentLayer<S>,
     internal: &InternalRoutes<S>,
 ) {
-    let config = match source.load() {
+    let mut config = match source.load_for(role) {
         Ok(config) => config,
         Err(report) => {
             tracing::error!(
@@ -28,17 +31,33 @@ pub(super) fn reload<S: Store>(
             return;
         }
     };
+    config.tenant.keep_fetched_keys(&running.tenant);
     for key in needs_restart(running, &config) {
         tracing::warn!(key, "this change needs a restart to take effect");
     }
-    match rebuild_layer(&config, layer) {
+    // Requests go to the running upstream until the restart, and so do those of replays.
+    config.upstream.clone_from(&running.upstream);
+    // With another hash the store's records would not be found, and their retries execute again.
+    config.key_hasher.clone_from(&running.key_hasher);
+    let rebuilt = match rebuild_layer(&config, layer) {
+        Ok(rebuilt) => rebuilt
+            .publish()
+            .await
+            .map(|()| rebuilt)
+            .map_err(Error::from),
+        Err(error) => Err(error.into()),
+    };
+    match rebuilt {
         Ok(rebuilt) => {
             current.store(Arc::new(rebuilt));
+            for warning in config.warnings() {
+                tracing::warn!("{warning}");
+            }
             internal.sources.store(Arc::new(webhooks::sources(&config)));
             tracing::info!(routes = config.routes.len(), "configuration reloaded");
         }
         Err(error) => {
-            tracing::error!(%error, "the new configuration is invalid; the running one stays in use");
+            tracing::error!(%error, "the new configuration is refused; the running one stays in use");
         }
     }
 }
@@ -51,6 +70,7 @@ fn needs_restart(running: &Config, loaded: &Config) -> Vec<&'static str> {
         ("upstream", running.upstream != loaded.upstream),
         ("store", running.store != loaded.store),
         ("cache", running.cache != loaded.cache),
+        ("key_storage", running.key_hasher != loaded.key_hasher),
         ("replay_cache", running.replay_cache != loaded.replay_cache),
         ("admin.listen", admin(running) != admin(loaded)),
         ("admin.token", running.admin.token != loaded.admin.token),
@@ -67,6 +87,10 @@ fn needs_restart(running: &Config, loaded: &Config) -> Vec<&'static str> {
         (
             "route.reconcile",
             reconcile_rules(running).ne(reconcile_rules(loaded)),
+        ),
+        (
+            "worker.dead_letter_unreconciled",
+            running.dead_letter_unreconciled != loaded.dead_letter_unreconciled,
         ),
         ("outbox", running.outbox != loaded.outbox),
         ("telemetry", running.otlp != loaded.otlp),

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::jwk::{
     AlgorithmParameters, EllipticCurve, Jwk, JwkSet, KeyAlgorithm, PublicKeyUse,
 };
@@ -23,7 +24,7 @@ const RSA: [Algorithm; 6] = [
 const HMAC: [Algorithm; 3] = [Algorithm::HS256, Algorithm::HS384, Algorithm::HS512];
 
 /// Claims that a token must have.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Expected {
     /// Its `iss`.
     pub issuer: Option<String>,
@@ -35,6 +36,17 @@ pub struct Expected {
 /// must be one of these; it never selects how a key is used, because a public key used as an HMAC
 /// secret would let anyone sign.
 pub struct Keys(Vec<Verifier>);
+
+/// The result of verifying a token.
+#[derive(Debug)]
+pub enum Verified {
+    /// The token is valid and has these claims.
+    Claims(Map<String, Value>),
+    /// No key that is known signed the token; one that the issuer added later may have.
+    UnknownKey,
+    /// The token is invalid under every key.
+    Invalid,
+}
 
 struct Verifier {
     kid: Option<String>,
@@ -87,17 +99,27 @@ impl Keys {
         }])
     }
 
-    /// The claims of a token; `None` if it is invalid.
-    pub fn verify(&self, token: &str) -> Option<Map<String, Value>> {
-        let header = decode_header(token).ok()?;
+    /// Verifies a token.
+    pub fn verify(&self, token: &str) -> Verified {
+        let Ok(header) = decode_header(token) else {
+            return Verified::Invalid;
+        };
         // `crit` lists extensions that must be understood (RFC 7515, 4.1.11); we implement none.
         if header.crit.is_some() {
-            return None;
+            return Verified::Invalid;
         }
-        let verifier = self.verifier(header.kid.as_deref())?;
-        decode(token, &verifier.key, &verifier.validation)
-            .ok()
-            .map(|token| token.claims)
+        let Some(verifier) = self.verifier(header.kid.as_deref()) else {
+            return Verified::UnknownKey;
+        };
+        // Without names, a key that was replaced is noticed by its signatures only.
+        let is_named = header.kid.is_some() && verifier.kid.is_some();
+        match decode(token, &verifier.key, &verifier.validation) {
+            Ok(token) => Verified::Claims(token.claims),
+            Err(error) if *error.kind() == ErrorKind::InvalidSignature && !is_named => {
+                Verified::UnknownKey
+            }
+            Err(_) => Verified::Invalid,
+        }
     }
 
     fn verifier(&self, kid: Option<&str>) -> Option<&Verifier> {

@@ -11,12 +11,17 @@ fn of(from: &TenantFrom, headers: &[(&str, &str)]) -> Option<String> {
         request = request.header(*name, *value);
     }
     let (parts, ()) = request.body(()).unwrap().into_parts();
-    resolver(from)(&parts).map(Into::into)
+    match resolver(from)(&parts) {
+        Tenant::Known(name) => Some(name.into()),
+        Tenant::Unresolved => None,
+        other @ (Tenant::Unavailable { .. } | Tenant::Pending(_)) => panic!("{other:?}"),
+    }
 }
 
 #[test]
 fn different_credentials_are_different_tenants_and_are_hashed() {
-    let of = |headers: &[(&str, &str)]| of(&TenantFrom::Authorization, headers);
+    let from = TenantFrom::Authorization { rotating: false };
+    let of = |headers: &[(&str, &str)]| of(&from, headers);
     let a = of(&[("authorization", "Bearer a")]).unwrap();
     assert_eq!(a.len(), 34);
     assert_eq!(
@@ -60,13 +65,13 @@ fn a_header_is_there_once_and_has_a_name() {
 }
 
 /// An issuer with an Ed25519 key of its own.
-struct Issuer {
+pub(super) struct Issuer {
     key: EncodingKey,
     public: Vec<u8>,
 }
 
 impl Issuer {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let pair = rcgen::KeyPair::generate_for(&rcgen::PKCS_ED25519).unwrap();
         Self {
             key: EncodingKey::from_ed_der(&pair.serialize_der()),
@@ -74,11 +79,11 @@ impl Issuer {
         }
     }
 
-    fn jwk(&self, kid: &str) -> Value {
+    pub(super) fn jwk(&self, kid: &str) -> Value {
         json!({"kty": "OKP", "crv": "Ed25519", "kid": kid, "use": "sig", "x": base64(&self.public)})
     }
 
-    fn sign(&self, kid: Option<&str>, claims: &Value) -> String {
+    pub(super) fn sign(&self, kid: Option<&str>, claims: &Value) -> String {
         let mut header = Header::new(Algorithm::EdDSA);
         header.kid = kid.map(str::to_owned);
         encode(&header, claims, &self.key).unwrap()
@@ -101,14 +106,14 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-fn claims(sub: impl Into<Value>) -> Value {
+pub(super) fn claims(sub: impl Into<Value>) -> Value {
     json!({"sub": sub.into(), "exp": get_current_timestamp() + 600})
 }
 
 fn jwt(keys: Keys) -> TenantFrom {
     TenantFrom::Jwt {
         claim: "sub".into(),
-        keys: Arc::new(keys),
+        keys: KeySource::Fixed(Arc::new(keys)),
     }
 }
 
@@ -228,6 +233,7 @@ fn a_secret_verifies_and_claims_are_checked() {
         (but("sub", json!(1.5)), false, false),
         (but("sub", json!(["acme"])), false, false),
         (but("sub", json!("a".repeat(256))), false, false),
+        (but("sub", json!("a\0b")), false, false),
     ] {
         let key = EncodingKey::from_secret(b"secret");
         let token = encode(&Header::default(), &claims, &key).unwrap();
@@ -258,6 +264,15 @@ fn a_secret_verifies_and_claims_are_checked() {
     ] {
         assert_eq!(of(&plain, refused), None);
     }
+}
+
+#[test]
+fn a_jwt_that_expires_needs_its_own_rule() {
+    let token = Issuer::new().sign(Some("one"), &claims("acme"));
+    let refused = TenantFrom::Authorization { rotating: false };
+    assert_eq!(bearing(&refused, &token), None);
+    let accepted = TenantFrom::Authorization { rotating: true };
+    assert!(bearing(&accepted, &token).is_some());
 }
 
 #[test]

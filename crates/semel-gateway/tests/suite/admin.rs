@@ -4,6 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use axum::extract::ConnectInfo;
 use semel_core::Memory;
+use semel_gateway::activity::Counts;
 use semel_gateway::admin::{Access, Api};
 use semel_gateway::observed::Events;
 use semel_gateway::{admin, telemetry};
@@ -37,6 +38,8 @@ fn router(token: Option<&str>, ready: Result<(), &'static str>) -> axum::Router 
             store: Memory::default(),
             reconcilers: Reconcilers::new(Memory::default()),
             events: Events::default(),
+            key_hasher: None,
+            counts: Counts::default(),
         },
         Memory::default(),
     )

@@ -8,11 +8,13 @@ use axum::body::Body;
 use axum::extract::ConnectInfo;
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
+use semel_core::key::KeyHasher;
 use semel_core::outbox::Event;
 use semel_core::{
     Completion, Decision, Fence, Fingerprint, Identity, Key, Memory, OperationId, Policy, Reserve,
     Response, Store as _,
 };
+use semel_gateway::activity::Counts;
 use semel_gateway::admin::{Access, Api};
 use semel_gateway::observed::Events;
 use semel_gateway::{admin, telemetry};
@@ -66,12 +68,18 @@ fn tokens(secure_cookie: bool) -> Access {
 
 impl Fixture {
     fn new(access: Access) -> Self {
+        Self::hashed(access, None)
+    }
+
+    fn hashed(access: Access, key_hasher: Option<KeyHasher>) -> Self {
         let clock = ManualClock::default();
         let store = Memory::new(Arc::new(clock.clone()));
         let api = Api {
             store: store.clone(),
             reconcilers: Reconcilers::new(store.clone()),
             events: Events::default(),
+            key_hasher,
+            counts: Counts::default(),
         };
         let recorder = telemetry::recorder().unwrap();
         let router = admin::router(
@@ -801,6 +809,57 @@ async fn the_openapi_document_is_consistent() {
             }
             Value::Array(elements) => stack.extend(elements),
             _ => {}
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_viewer_sees_the_hash_of_a_key_and_an_operator_the_key() {
+    const CLIENT_KEY: &str = "8e03978e-40d5-43dd-bc93-6894a57f9324";
+    let fixture = Fixture::with_tokens();
+    let fence = fixture.unknown(CLIENT_KEY).await;
+    let given_up = fixture.store.dead_letter(fence, "given_up".into()).await;
+    given_up.unwrap();
+    let record = format!("/operations/{}", fence.id);
+    for path in [
+        "/operations",
+        "/dead-letters",
+        &record,
+        &format!("/api/v1{record}"),
+        "/api/v1/operations",
+        &format!("/api/v1/operations?key={CLIENT_KEY}"),
+    ] {
+        for (token, seen, hidden) in [
+            (OPERATOR, CLIENT_KEY, "#d77da802"),
+            (VIEWER, "#d77da802", CLIENT_KEY),
+        ] {
+            let headers = [("authorization", &*bearer(token)), ("accept", "text/html")];
+            let answer = fixture.get(path, &headers).await;
+            assert_eq!(answer.status, 200, "{path}: {}", answer.text);
+            assert!(answer.text.contains(seen), "{path}: {}", answer.text);
+            assert!(!answer.text.contains(hidden), "{path}: {}", answer.text);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_hashed_key_is_found_by_the_clear_key_and_by_its_hash() {
+    let hasher = KeyHasher::new(b"0123456789abcdef0123456789abcdef").unwrap();
+    let fixture = Fixture::hashed(tokens(false), Some(hasher.clone()));
+    let stored = hasher.hash(&Key::new("order-1").unwrap());
+    let fence = fixture.grant(stored.as_str()).await;
+    let operator = bearer(OPERATOR);
+    for (key, found) in [
+        ("order-1", true),
+        (stored.as_str(), true),
+        ("order-2", false),
+    ] {
+        for path in ["/api/v1/operations", "/operations"] {
+            let headers = [("authorization", &*operator), ("accept", "text/html")];
+            let answer = fixture.get(&format!("{path}?key={key}"), &headers).await;
+            assert_eq!(answer.status, 200, "{}", answer.text);
+            let id = fence.id.to_string();
+            assert_eq!(answer.text.contains(&id), found, "{path} {key}");
         }
     }
 }

@@ -58,6 +58,8 @@ impl Fixture {
             store: store.clone(),
             reconcilers,
             events,
+            key_hasher: None,
+            counts: Counts::default(),
         };
         let recorder = telemetry::recorder().unwrap();
         let router = admin::router(
@@ -140,7 +142,7 @@ fn paid() -> Completion {
             status: 201,
             headers: vec![("content-type".into(), Bytes::from_static(b"text/plain"))],
             body: Some(Bytes::from_static(b"paid")),
-            schema_version: 0,
+            schema_version: 3,
         },
         resource: None,
     }
@@ -223,6 +225,7 @@ async fn a_record_is_shown_with_its_history_and_its_body_only_with_reveal() {
     let shown = fixture.show(fence).await;
     assert_eq!(shown["status"], "completed");
     assert_eq!(shown["response"]["status"], 201);
+    assert_eq!(shown["response"]["schema_version"], 3);
     assert_eq!(shown["response"]["body_bytes"], 4);
     assert_eq!(shown["response"].get("body"), None);
     assert_eq!(shown["history_intact"], true);

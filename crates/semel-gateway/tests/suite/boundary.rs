@@ -5,12 +5,15 @@ mod answers;
 mod app;
 mod endings;
 mod fingerprints;
-mod fixture;
+pub(crate) mod fixture;
+mod key_rules;
 mod keys;
 mod operation_info;
+mod replays;
 mod requests;
 mod self_completed;
 mod stored;
+mod tenants;
 
 /// Runs each scenario through both entry points.
 macro_rules! through_both_entry_points {

@@ -19,12 +19,13 @@ use semel_core::outbox::Event;
 use semel_core::statistics::{
     Activity, Caller, DecisionCounts, Misuse, RecordCount, RecordCounts, interval_start,
 };
-use semel_core::store::{Backend, ErasureEpoch, Reply, Request as StoreRequest};
+use semel_core::store::{Backend, ErasureEpoch, OperationFilter, Reply, Request as StoreRequest};
 use semel_core::{
     Actor, Clock, Completion, Decision, Error, Fence, Fingerprint, Identity, Key, KeyScope, Memory,
     OperationId, Policy, Record, RecoveryPoint, Reserve, Resolve, Response, State, Status,
     Store as _, Verdict,
 };
+use semel_gateway::activity::Counts;
 use semel_gateway::admin::{Access, Api};
 use semel_gateway::observed::Events;
 use semel_gateway::{admin, telemetry};
@@ -104,6 +105,7 @@ impl Reconcile for Provider {
 
 struct TestConsole {
     store: Memory,
+    counts: Counts,
     fail_reveal: Arc<AtomicBool>,
     clock: ManualClock,
     router: axum::Router,
@@ -151,6 +153,7 @@ impl TestConsole {
     fn new() -> Self {
         let clock = ManualClock::default();
         let store = Memory::new(Arc::new(clock.clone()));
+        let counts = Counts::default();
         let fail_reveal = Arc::new(AtomicBool::new(false));
         let failing = FailingReveal {
             inner: store.clone(),
@@ -163,6 +166,8 @@ impl TestConsole {
             store: failing,
             reconcilers,
             events: Events::default(),
+            key_hasher: None,
+            counts: counts.clone(),
         };
         let recorder = telemetry::recorder().unwrap();
         let router = admin::router(
@@ -178,6 +183,7 @@ impl TestConsole {
         );
         Self {
             store,
+            counts,
             fail_reveal,
             clock,
             router,
@@ -298,7 +304,7 @@ fn paid(body: &str) -> Completion {
             status: 201,
             headers: vec![("x-note".into(), Bytes::from_static(b"<b>\x1b[1m"))],
             body: Some(Bytes::from(body.to_owned())),
-            schema_version: 0,
+            schema_version: 3,
         },
         resource: None,
     }
@@ -648,6 +654,7 @@ async fn a_body_is_revealed_only_after_the_history_lists_it() {
     let console = TestConsole::new();
     let done = console.completed("acme", "done", "secret-body").await;
     let page = console.get(&format!("/operations/{}", done.id)).await;
+    page.has("Schema version");
     page.has("body of 11 bytes")
         .has("Reveal 11 bytes")
         .lacks("secret-body");
@@ -738,7 +745,7 @@ async fn a_typed_outcome_is_stored_verbatim() {
         .get(&path)
         .await
         .is(StatusCode::OK)
-        .has("If the charge did happen, the next retry charges the customer again.")
+        .has("If the effect did happen, the next retry causes it again.")
         .has("name=\"attempt\" value=\"1\"");
 
     let confirm = id_tail(letter);
@@ -924,6 +931,26 @@ async fn a_dead_lettered_event_is_queued_again() {
 }
 
 #[tokio::test]
+async fn the_misuse_page_lists_weak_keys() {
+    let console = TestConsole::new();
+    assert!(!console.get("/misuse").await.body.contains("Weak keys"));
+    for (operation, reason, count) in [("pay", "card_number", 1200), ("<b>", "email", 1)] {
+        let counted = console.counts.weak_key_count(operation, reason);
+        counted.fetch_add(count, Ordering::Relaxed);
+    }
+    let page = console.get("/misuse").await;
+    for part in [
+        "Weak keys",
+        "card number",
+        "1,200",
+        "e-mail address",
+        "&#60;b&#62;",
+    ] {
+        assert!(page.body.contains(part), "{part}: {}", page.body);
+    }
+}
+
+#[tokio::test]
 async fn misuse_lists_tenants_with_their_share() {
     let console = TestConsole::new();
     let record = console.completed("acme", "done", "x").await;
@@ -1071,4 +1098,162 @@ fn templates_have_no_inline_code_and_every_form_a_csrf_token() {
         checked += 1;
     }
     assert!(checked >= 10, "{checked} templates");
+}
+
+#[tokio::test]
+async fn dead_letters_are_listed_oldest_first_with_their_total() {
+    let console = TestConsole::new();
+    let mut expected = Vec::new();
+    for number in 0..60 {
+        expected.push(console.dead_letter(&format!("lost-{number}")).await.id);
+        console.clock.advance(Duration::from_secs(1));
+    }
+    let mut seen = Vec::new();
+    let mut path = "/dead-letters".to_owned();
+    for page in 0..3 {
+        let shown = console.get(&path).await;
+        shown
+            .is(StatusCode::OK)
+            .has("60 in total, oldest record first");
+        let links = shown.body.split("<h2><a href=\"/operations/").skip(1);
+        seen.extend(links.map(|link| link[..36].parse::<OperationId>().unwrap()));
+        assert_eq!(shown.body.contains(">Oldest</a>"), page > 0);
+        let next = shown.body.split("rel=\"next\" href=\"").nth(1);
+        assert_eq!(next.is_some(), page < 2);
+        if let Some(next) = next {
+            path = next.split('"').next().unwrap().to_owned();
+        }
+    }
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test]
+async fn the_usual_status_of_the_operation_is_prefilled() {
+    let console = TestConsole::new();
+    let letter = console.dead_letter("lost").await;
+    let path = format!("/operations/{}/decide", letter.id);
+    let prefilled = |status| format!("required value=\"{status}\" class=\"code short\"");
+    console.get(&path).await.has(&prefilled(200));
+    for key in ["a", "b"] {
+        console.completed("acme", key, "paid").await;
+    }
+    // One decline does not make it usual, and other operations do not count.
+    for (operation, key) in [
+        ("pay", "c"),
+        ("refund", "d"),
+        ("refund", "e"),
+        ("refund", "f"),
+    ] {
+        let fence = console.grant("acme", operation, key).await;
+        let mut completion = paid("declined");
+        completion.response.status = 402;
+        console.store.complete(fence, completion).await.unwrap();
+    }
+    console.get(&path).await.has(&prefilled(201));
+    // What the operator typed stays.
+    let confirm = id_tail(letter);
+    let fields = [
+        ("verdict", "completed"),
+        ("attempt", "1"),
+        ("status", "202"),
+        ("body", "{"),
+        ("content_type", "application/json"),
+        ("reason", "r"),
+        ("confirm", &confirm),
+    ];
+    let refused = console.post(&path, &fields).await;
+    refused
+        .is(StatusCode::UNPROCESSABLE_ENTITY)
+        .has(&prefilled(202));
+}
+
+#[tokio::test]
+async fn an_operation_that_no_process_reconciles_is_shown() {
+    const TEXT: &str = "No process reconciles this operation";
+    let console = TestConsole::new();
+    let fence = console.grant("acme", "refund", "lost").await;
+    let code = "execution_timed_out".into();
+    let held = console.store.mark_unknown(fence, code, None);
+    held.await.unwrap();
+    let record = format!("/operations/{}", fence.id);
+    for path in ["/", "/fragments/overview", &record] {
+        console.get(path).await.is(StatusCode::OK).lacks(TEXT);
+    }
+    console.clock.advance(Duration::from_mins(12));
+    for path in ["/", "/fragments/overview", &record] {
+        console.get(path).await.has(TEXT).has("due for 12 min");
+    }
+    console.get("/?operation=refund").await.has(TEXT);
+    console.get("/?operation=pay").await.lacks(TEXT);
+
+    // A process claims it: then one does.
+    let backoff = Schedule::default().backoff();
+    let filter = OperationFilter::Only("refund".into());
+    let claimed = console.store.claim_due(filter, backoff, 1).await.unwrap();
+    assert_eq!(claimed.len(), 1);
+    for path in ["/", &record] {
+        console.get(path).await.lacks(TEXT);
+    }
+    console
+        .store
+        .dead_letter(fence, "given_up".into())
+        .await
+        .unwrap();
+    console.clock.advance(Duration::from_hours(1));
+    for path in ["/", &record] {
+        console.get(path).await.lacks(TEXT);
+    }
+}
+
+#[tokio::test]
+async fn figures_of_different_age_say_how_old_they_are() {
+    let console = TestConsole::new();
+    let page = console.get("/").await;
+    page.has("Now: read from the store at")
+        .has("the last one incomplete")
+        .has("not counted yet");
+    let now = console.clock.now();
+    let counts = RecordCounts {
+        began_at: now,
+        ended_at: now,
+        counts: Vec::new(),
+        all_callers: true,
+    };
+    console.store.publish_record_counts(counts).await.unwrap();
+    console.clock.advance(Duration::from_mins(3));
+    let page = console.get("/").await;
+    page.has("counted 3 min 0 s ago")
+        .has("the tiles above are newer");
+}
+
+#[tokio::test]
+async fn the_status_is_the_second_column_of_the_records() {
+    let console = TestConsole::new();
+    console.completed("acme", "k", "paid").await;
+    let page = console.get("/operations").await;
+    page.has("<th scope=\"col\">Record</th><th scope=\"col\">Status</th>");
+    let row = page.body.split("<tbody>").nth(1).unwrap();
+    assert!(
+        row.find("class=\"badge").unwrap() < row.find("<time").unwrap(),
+        "{row}"
+    );
+}
+
+#[tokio::test]
+async fn the_page_of_an_error_code_needs_no_token() {
+    let console = TestConsole::new();
+    let missing = console.get("/api/v1/operations/x").await;
+    let problem: serde_json::Value = serde_json::from_str(&missing.body).unwrap();
+    let page = problem["type"].as_str().unwrap();
+    assert_eq!(page, "/.semel/errors/admin_operation_not_found");
+    let request = Request::get(page)
+        .header("host", "127.0.0.1:8081")
+        .extension(ConnectInfo::<SocketAddr>("127.0.0.1:5000".parse().unwrap()))
+        .body(Body::empty())
+        .unwrap();
+    let response = console.router.clone().oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    assert_eq!(response.headers()[CONTENT_TYPE], "text/html; charset=utf-8");
+    let none = console.get("/.semel/errors/no_such_code").await;
+    none.is(StatusCode::NOT_FOUND);
 }

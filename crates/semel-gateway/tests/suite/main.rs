@@ -16,6 +16,7 @@ mod admin_api;
 mod boundary;
 mod console;
 mod deploy;
+mod replay_requests;
 mod support;
 mod transport_hygiene;
 mod transport_server;

@@ -7,9 +7,13 @@
     reason = "a test fails by panicking"
 )]
 
+#[cfg(feature = "axum")]
+mod commands;
 mod commit_with;
+mod contracts;
 #[cfg(feature = "axum")]
 mod phases;
+mod replays;
 mod spans;
 mod support;
 mod waiting;

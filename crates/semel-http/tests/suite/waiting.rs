@@ -136,6 +136,9 @@ impl Backend for SharedStore {
             | Request::History { .. }
             | Request::CountUnfinished { .. }
             | Request::List { .. }
+            | Request::Contracts {}
+            | Request::PublishContracts { .. }
+            | Request::CountRecords { .. }
             | Request::ReceiveMessage { .. }
             | Request::SettleMessage { .. }
             | Request::ClaimParked { .. }

@@ -238,6 +238,45 @@ async fn the_sql_function_works_without_table_permissions() {
     assert_eq!(shop.status(fence).await, Status::Completed);
 }
 
+#[tokio::test]
+async fn the_sql_function_takes_a_schema_version_and_a_resource() {
+    let Some(shop) = Shop::new().await else {
+        return;
+    };
+    let fence = granted(&shop.store, "k").await;
+    let id = uuid::Uuid::from_bytes(*fence.id.as_bytes());
+    for wrong in [
+        "schema_version => 65536",
+        "schema_version => -1",
+        "resource_type => 'payment'",
+        "resource_id => 'pay_789'",
+        "resource_type => '', resource_id => 'pay_789'",
+        "resource_type => 'payment', resource_id => repeat('x', 256)",
+    ] {
+        let complete = format!("SELECT semel_complete($1, 1, 201, NULL, 'done', {wrong})");
+        let error = shop.client.query(&complete, &[&id]).await.unwrap_err();
+        assert_eq!(error.code().unwrap().code(), "SEM02", "{wrong}: {error:?}");
+        assert_eq!(shop.status(fence).await, Status::InProgress);
+    }
+    let complete = "SELECT semel_complete($1, 1, 201, '{\"Semel-Schema-Version\": \"9\"}', 'done',
+                    3, 'payment', 'pay_789')";
+    for _ in 0..2 {
+        shop.client.query(complete, &[&id]).await.unwrap();
+    }
+    // With another version it is another response.
+    let other = complete.replace("3, 'payment'", "4, 'payment'");
+    let error = shop.client.query(&other, &[&id]).await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "SEM01");
+    let record = shop.store.find(fence.id).await.unwrap().unwrap();
+    let resource = record.resource.unwrap();
+    assert_eq!((&*resource.kind, &*resource.id), ("payment", "pay_789"));
+    let State::Completed(completed) = record.state else {
+        panic!("{:?}", record.state)
+    };
+    assert_eq!(completed.response.schema_version, 3);
+    assert_eq!(completed.response.headers, []);
+}
+
 /// sqlx 0.9.0 gave back a connection with an open transaction when `begin` was dropped, and the
 /// next write vanished with the process. Ours must not.
 #[tokio::test]

@@ -15,7 +15,7 @@ fn entry() -> Entry {
     Entry {
         epoch: ErasureEpoch(7),
         identity: identity("t", "op", "k"),
-        fingerprint: Fingerprint::from_parts(1, [9; 32]),
+        fingerprint: Fingerprint::from_parts(1, [9; 32]).under(RulesId(5)),
         replay: Replay {
             id: OperationId::from_bytes([3; 16]),
             response: Response {
@@ -61,7 +61,7 @@ fn decoding_an_encoded_entry_returns_it() {
 
 /// The layout is a contract with values that are already stored: a change needs a new number.
 #[test]
-fn format_1_is_unchanged() {
+fn format_2_is_unchanged() {
     let value = entry().encode().unwrap();
     let hex = value
         .iter()
@@ -69,13 +69,14 @@ fn format_1_is_unchanged() {
     let digest = "0909090909090909090909090909090909090909090909090909090909090909";
     let expected = [
         "73656d656c00",                       // magic
-        "0001",                               // format
+        "0002",                               // format
         "0000000000000007",                   // epoch
         "00",                                 // scope
         "0000000174",                         // tenant
         "000000026f70",                       // operation
         "000000016b",                         // key
         "0001",                               // fingerprint version
+        "0000000000000005",                   // rules
         digest,                               //
         "03030303030303030303030303030303",   // id
         "00c9",                               // status
@@ -135,8 +136,8 @@ fn values_that_encode_never_writes_are_refused() {
     let resource_flag = position_of(b"\0\0\0\x07payment") - 1;
     let forgeries: [(&str, Forgery<'_>); 10] = [
         ("magic", &|value| value[0] = b'S'),
-        ("older format", &|value| value[7] = 0),
-        ("newer format", &|value| value[7] = 2),
+        ("older format", &|value| value[7] = 1),
+        ("newer format", &|value| value[7] = 3),
         ("scope", &|value| value[16] = 2),
         ("tenant that is not UTF-8", &|value| value[tenant] = 0xff),
         ("invalid key", &|value| value[key] = b'\n'),
@@ -252,15 +253,19 @@ fn entry_is_rejected_from_its_expiry_on() {
 fn any_entry() -> impl Strategy<Value = Entry> {
     let bytes = || prop::collection::vec(any::<u8>(), 0..64).prop_map(Bytes::from);
     let text = || ".{0,16}".prop_map(String::into_boxed_str);
-    let identity = ("(?s).{1,20}", "(?s).{1,20}", "[!-~]{1,32}", any::<bool>()).prop_map(
-        |(tenant, operation, key, tenant_scope)| {
+    let identity = (
+        "[^\\x00]{1,20}",
+        "(?s).{1,20}",
+        "[!-~]{1,32}",
+        any::<bool>(),
+    )
+        .prop_map(|(tenant, operation, key, tenant_scope)| {
             identity(&tenant, &operation, &key).scoped(if tenant_scope {
                 KeyScope::Tenant
             } else {
                 KeyScope::Operation
             })
-        },
-    );
+        });
     let response = (
         any::<u16>(),
         prop::collection::vec((text(), bytes()), 0..4),
@@ -272,7 +277,7 @@ fn any_entry() -> impl Strategy<Value = Entry> {
         (
             any::<u64>(),
             identity,
-            any::<(u16, [u8; 32])>(),
+            any::<(u16, i64, [u8; 32])>(),
             any::<[u8; 16]>(),
         ),
         response,
@@ -284,7 +289,8 @@ fn any_entry() -> impl Strategy<Value = Entry> {
             Entry {
                 epoch: ErasureEpoch(epoch),
                 identity,
-                fingerprint: Fingerprint::from_parts(fingerprint.0, fingerprint.1),
+                fingerprint: Fingerprint::from_parts(fingerprint.0, fingerprint.2)
+                    .under(RulesId(fingerprint.1)),
                 replay: Replay {
                     id: OperationId::from_bytes(id),
                     response: Response {

@@ -107,6 +107,8 @@ async fn a_damaged_page_fails_reserve_and_never_grants() {
 
 /// Reverts all migrations after the first.
 const BACK_TO_THE_FIRST_STEP: &str = "
+    DROP TABLE semel_contracts;
+    ALTER TABLE semel_operations DROP COLUMN fingerprint_rules;
     DROP TABLE semel_activity;
     DROP TABLE semel_misuse;
     DROP TABLE semel_callers;
@@ -208,6 +210,7 @@ async fn migration_from_schema_version_3_keeps_histories() {
     connection
         .execute_batch(
             "INSERT INTO semel_migrations VALUES (1, 0), (2, 0), (3, 0);
+             ALTER TABLE newer.semel_operations DROP COLUMN fingerprint_rules;
              INSERT INTO semel_operations SELECT * FROM newer.semel_operations;
              INSERT INTO semel_history SELECT * FROM newer.semel_history;
              -- The file may be an application's, which looks at histories, or tried to.

@@ -46,6 +46,12 @@ macro_rules! __conformance_cases {
                 only_a_first_attempt_without_phases_is_evicted,
                 evict_with_another_fence_is_fenced,
             }
+            contracts {
+                a_publication_replaces_the_revision_that_it_read,
+                of_racing_publications_one_wins_each_revision,
+                records_in_use_are_counted,
+                a_record_is_compared_under_its_own_rules,
+            }
             keys {
                 tenants_are_isolated,
                 keys_are_case_sensitive,

@@ -88,7 +88,12 @@ pub async fn misuse_is_checked_first_in_every_state<S: Subject>(f: Fixture<S>) {
     f.clock.advance(TICK);
     for asked in &first {
         let before = f.record(asked.id).await;
-        for policy in [policy(), eager.clone()] {
+        // A tombstone starts over where the policy says so.
+        let starts_over = asked.id == tombstone.id;
+        for policy in [policy(), eager.clone()]
+            .into_iter()
+            .take(2 - usize::from(starts_over))
+        {
             let other = with_policy(&misused(asked), policy);
             let decision = f.reserve(other).await;
             let misuse = Decision::KeyMisuse { id: asked.id };
@@ -102,21 +107,37 @@ pub async fn misuse_is_checked_first_in_every_state<S: Subject>(f: Fixture<S>) {
     }
 }
 
-/// The same for a record whose window ended and that was not expired yet.
+/// The same for a record whose window ended and that was not expired yet, unless the policy lets
+/// the key start over: then it does so with any body.
 pub async fn misuse_is_checked_first_after_the_replay_window<S: Subject>(f: Fixture<S>) {
-    let first = with_policy(
-        &request("k"),
-        Policy {
+    for (name, is_swept) in [("tombstone", true), ("k", false)] {
+        let first = request(name);
+        f.completed(first.clone(), "old").await;
+        f.clock.advance(WINDOWS.replay);
+        if is_swept {
+            assert_eq!(f.expire(10).await, 1);
+        }
+        let before = f.record(first.id).await;
+        let decision = f.reserve(misused(&first)).await;
+        assert_eq!(decision, Decision::KeyMisuse { id: first.id });
+        assert_eq!(f.record(first.id).await, before);
+        let execute = Policy {
             on_expired: OnExpired::Execute,
             ..policy()
-        },
-    );
-    f.completed(first.clone(), "old").await;
-    f.clock.advance(WINDOWS.replay);
-    let before = f.record(first.id).await;
-    let decision = f.reserve(misused(&first)).await;
-    assert_eq!(decision, Decision::KeyMisuse { id: first.id });
-    assert_eq!(f.record(first.id).await, before);
+        };
+        let anew = with_policy(&misused(&first), execute);
+        let grant = f.execute(anew.clone()).await;
+        assert_eq!((grant.fence.id, grant.fence.attempt), (anew.id, 1));
+        assert_eq!(
+            f.record(anew.id).await.fingerprint,
+            anew.fingerprints.newest()
+        );
+        assert_eq!(f.find(first.id).await, None);
+        // The first body is now the other one.
+        let decision = f.reserve(again(&first)).await;
+        assert_eq!(decision, Decision::KeyMisuse { id: anew.id });
+        f.complete(grant.fence, completion("new")).await;
+    }
 }
 
 /// A record with an older fingerprint version matches the request's older fingerprint.

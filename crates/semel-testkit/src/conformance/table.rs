@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use semel_core::fingerprint::RulesId;
 use semel_core::store::{MAX_BATCH, OperationFilter};
 use semel_core::{
     Event, Fence, Fingerprint, Fingerprints, OnExpired, OperationId, Policy, Reserve, Stale,
@@ -170,14 +171,22 @@ fn questions(first: &Reserve) -> Vec<Reserve> {
         fingerprints: Fingerprints::from(Fingerprint::from_parts(2, [9; 32])).with_older(newest),
         ..again(first)
     };
+    let other_rules = |asked: &Reserve| Reserve {
+        fingerprints: newest.under(RulesId(7_000_000_000)).into(),
+        ..again(asked)
+    };
     let mut all: Vec<_> = policies
         .into_iter()
         .flat_map(|policy| {
             let asked = with_policy(first, policy);
-            [misused(&asked), asked]
+            [misused(&asked), other_rules(&asked), asked]
         })
         .collect();
-    all.push(newer);
+    let deployed = Reserve {
+        fingerprints: other_rules(first).fingerprints.with_older(newest),
+        ..again(first)
+    };
+    all.extend([newer, deployed]);
     all
 }
 

@@ -16,4 +16,5 @@ mod relay;
 mod running;
 mod spans;
 mod support;
+mod unreconciled;
 mod webhooks;

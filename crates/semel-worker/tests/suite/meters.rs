@@ -10,8 +10,10 @@ use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, Share
 use semel_core::inbox::{Handling, Message};
 use semel_core::outbox::{Event, Publishing, Refused, Sink};
 use semel_core::{BackgroundJob as _, Store as _};
+use semel_worker::unreconciled::OVERDUE;
 use semel_worker::{
-    BacklogGauge, CancellationToken, Notice, NoticeTarget, NoticeVerdict, Relay, Schedule, apply,
+    BacklogGauge, CancellationToken, Notice, NoticeTarget, NoticeVerdict, Relay, Schedule, Worker,
+    apply,
 };
 
 use crate::support::{Fixture, LEASE, PAY, SECOND, ScriptedProvider, completion, paid, response};
@@ -129,7 +131,10 @@ fn every_metric_has_its_name_and_no_keys() {
     assert_eq!(
         kept.shown(),
         [
+            "api_idempotency_became_unknown_total{operation=create_payment,reason=in_progress_lock_expired} 1",
             "api_idempotency_dead_letter_total{operation=refund} 1",
+            "api_idempotency_dead_letter_waiting{operation=create_payment} 0",
+            "api_idempotency_dead_letter_waiting{operation=refund} 0",
             "api_idempotency_in_progress_age_max_seconds{operation=create_payment} 30",
             "api_idempotency_in_progress_age_max_seconds{operation=refund} 0",
             "api_idempotency_reconcile_failed_total{operation=create_payment} 1",
@@ -140,6 +145,8 @@ fn every_metric_has_its_name_and_no_keys() {
             "api_idempotency_ttl_pruned_total{what=tombstone} 3",
             "api_idempotency_unknown_count{operation=create_payment} 0",
             "api_idempotency_unknown_count{operation=refund} 1",
+            "api_idempotency_unreconciled{operation=create_payment} 0",
+            "api_idempotency_unreconciled{operation=refund} 0",
             "api_idempotency_zombie_key_total{operation=create_payment} 1",
             "semel_webhook_contradicted_total{source=psp} 1",
             "semel_webhook_given_up_total{source=psp} 1",
@@ -153,6 +160,8 @@ fn a_gauge_returns_to_zero() {
         let fixture = Fixture::new();
         let worker = fixture.worker_with(Schedule::default(), ScriptedProvider::default());
         let fence = fixture.unknown(PAY, "k").await;
+        let dead = fixture.store.dead_letter(fence, "exhausted".into());
+        dead.await.unwrap();
         worker.measure_once().await.unwrap();
         let end = fixture.store.complete(fence, completion("late"));
         end.await.unwrap();
@@ -161,8 +170,34 @@ fn a_gauge_returns_to_zero() {
     assert_eq!(
         kept.shown(),
         [
+            "api_idempotency_dead_letter_waiting{operation=create_payment} 0",
             "api_idempotency_in_progress_age_max_seconds{operation=create_payment} 0",
             "api_idempotency_unknown_count{operation=create_payment} 0",
+            "api_idempotency_unreconciled{operation=create_payment} 0",
+        ]
+    );
+}
+
+#[test]
+fn dead_letters_and_records_that_no_process_reconciles_are_gauges() {
+    let kept = recorded(async {
+        let fixture = Fixture::new();
+        let worker = Worker::new(fixture.store.clone());
+        let fence = fixture.unknown(PAY, "dead").await;
+        let dead = fixture.store.dead_letter(fence, "exhausted".into());
+        dead.await.unwrap();
+        fixture.unknown(PAY, "waiting").await;
+        fixture.unknown(PAY, "also waiting").await;
+        fixture.clock.advance(OVERDUE);
+        worker.measure_once().await.unwrap();
+    });
+    assert_eq!(
+        kept.shown(),
+        [
+            "api_idempotency_dead_letter_waiting{operation=create_payment} 1",
+            "api_idempotency_in_progress_age_max_seconds{operation=create_payment} 0",
+            "api_idempotency_unknown_count{operation=create_payment} 3",
+            "api_idempotency_unreconciled{operation=create_payment} 2",
         ]
     );
 }
@@ -204,8 +239,8 @@ fn outbox_metrics_contain_no_event_names() {
         kept.shown(),
         [
             "semel_outbox_backlog{} 1",
-            "semel_outbox_dead_count{} 1",
             "semel_outbox_dead_total{} 1",
+            "semel_outbox_dead_waiting{} 1",
             "semel_outbox_oldest_age_seconds{} 3",
             "semel_outbox_published_total{} 1",
             "semel_outbox_refused_total{why=rejected} 1",
@@ -219,6 +254,7 @@ fn every_round_is_counted() {
     let kept = recorded(async {
         let fixture = Fixture::new();
         let worker = fixture.worker_with(Schedule::default(), ScriptedProvider::default());
+        let worker = worker.dead_letter_unreconciled(LEASE);
         let shutdown = CancellationToken::new();
         let running = tokio::spawn(worker.run(shutdown.clone()));
         fixture.pass(3 * SECOND).await;
@@ -230,7 +266,7 @@ fn every_round_is_counted() {
     for (job, least) in [
         ("sweep", 3),
         ("reconcile", 3),
-        ("dead_letter", 3),
+        ("dead_letter", 1),
         ("deliver", 3),
         ("retain", 1),
         ("measure", 1),

@@ -130,30 +130,34 @@ async fn the_last_lookup_dead_letters_with_the_evidence_of_every_lookup() {
 }
 
 #[tokio::test]
-async fn an_operation_without_a_strategy_is_dead_lettered_at_once() {
+async fn an_operation_without_a_strategy_is_left_alone() {
     let fixture = Fixture::new();
     let worker = fixture.worker_with(Schedule::default(), ScriptedProvider::default());
-    let fence = fixture.unknown("refund", "k").await;
-    let other = fixture.unknown(PAY, "k").await;
-    let round = worker.reconcile_once().await.unwrap();
-    assert_eq!((round.claimed, round.dead_lettered), (2, 1));
-    assert!(fixture.is_dead_letter(fence).await);
-    assert!(!fixture.is_dead_letter(other).await);
-    assert_eq!(fixture.history(fence).await[1].2, "no_way_to_find_out");
+    let fence = fixture.unknown("void", "k").await;
+    let before = fixture.record(fence).await;
+    for _ in 0..3 {
+        fixture.clock.advance(Duration::from_hours(24));
+        let round = worker.reconcile_once().await.unwrap();
+        assert_eq!(round, Reconciled::default());
+        let round = worker.dead_letter_unreconciled_once().await.unwrap();
+        assert_eq!(round, Reconciled::default());
+    }
+    // Not even claimed: another process finds it due.
+    assert_eq!(fixture.record(fence).await, before);
 }
 
 #[tokio::test]
-async fn skipped_operations_are_not_dead_lettered() {
+async fn an_operation_left_to_an_operator_is_dead_lettered_at_once() {
     let fixture = Fixture::new();
-    let worker = fixture.worker_with(Schedule::default(), ScriptedProvider::default());
+    let reconcilers = Reconcilers::new(fixture.store.clone());
+    let reconcilers = reconcilers.leave_to_operator("refund").unwrap();
+    assert!(!reconcilers.can_look_up("refund"));
+    let worker = Worker::new(fixture.store.clone()).reconcilers(reconcilers);
     let fence = fixture.unknown("refund", "k").await;
-    let round = worker
-        .skip_other_operations()
-        .reconcile_once()
-        .await
-        .unwrap();
-    assert_eq!(round, Reconciled::default());
-    assert!(!fixture.is_dead_letter(fence).await);
+    let round = worker.reconcile_once().await.unwrap();
+    assert_eq!((round.claimed, round.dead_lettered), (1, 1));
+    assert!(fixture.is_dead_letter(fence).await);
+    assert_eq!(fixture.history(fence).await[1].2, "no_way_to_find_out");
 }
 
 #[tokio::test]
@@ -362,4 +366,9 @@ fn an_invalid_schedule_is_refused() {
     );
     let unnamed = Reconcilers::new(()).wait_for_webhook("", good);
     assert_eq!(unnamed.unwrap_err(), Error::Unnamed);
+    let once = Reconcilers::new(()).leave_to_operator(PAY).unwrap();
+    assert_eq!(
+        once.leave_to_operator(PAY).unwrap_err(),
+        Error::Repeated(PAY.into())
+    );
 }

@@ -35,10 +35,11 @@ impl Fixture {
         Self { clock, store }
     }
 
-    /// A worker that looks up payments with `provider`.
+    /// A worker that looks up payments with `provider`, and leaves refunds to an operator.
     pub fn worker_with(&self, schedule: Schedule, provider: impl Reconcile) -> Worker<Store> {
         let reconcilers = Reconcilers::new(self.store.clone());
         let reconcilers = reconcilers.poll_with(PAY, schedule, provider).unwrap();
+        let reconcilers = reconcilers.leave_to_operator("refund").unwrap();
         Worker::new(self.store.clone()).reconcilers(reconcilers)
     }
 

@@ -222,7 +222,12 @@ impl Starter<'_> {
         let directory = self.directory_of(name)?;
         let mut command = Command::new(semel);
         command
-            .args(["gateway", "--listen", "127.0.0.1:0"])
+            .args([
+                "gateway",
+                "--listen",
+                "127.0.0.1:0",
+                "--tenant=authorization",
+            ])
             .args(["--admin-listen", "127.0.0.1:0", "--upstream"])
             .arg(format!("http://{}", upstream.address))
             .arg("--store")

@@ -18,6 +18,8 @@ impl Witness {
             Decision::Unknown(unknown) => (unknown.id, false),
             Decision::Expired(expired) => (expired.id, false),
             Decision::KeyMisuse { id } => (*id, true),
+            // Nothing is decided: the request comes again with another fingerprint.
+            Decision::OtherRules { .. } => return Broken::new(),
         };
         // A new record starts with this request.
         let Some(record) = self.record(id) else {
@@ -76,7 +78,10 @@ impl Witness {
                     rejects && self.record(expired.id).is_some_and(over),
                 )
             }
-            Decision::Execute(_) | Decision::Resume(_) | Decision::KeyMisuse { .. } => {
+            Decision::Execute(_)
+            | Decision::Resume(_)
+            | Decision::KeyMisuse { .. }
+            | Decision::OtherRules { .. } => {
                 return Broken::new();
             }
         };

@@ -81,7 +81,7 @@ impl FakeAdmin {
     /// Adds a problem document as the gateway's `problem.rs` writes it.
     pub(crate) fn problem(self, status: u16, code: &str, detail: &str) -> Self {
         let body = serde_json::json!({
-            "type": format!("https://semel.dev/errors/{code}"),
+            "type": format!("/.semel/errors/{code}"),
             "title": "A title", "status": status, "detail": detail, "code": code,
         });
         self.reply(status, "application/problem+json", body.to_string())

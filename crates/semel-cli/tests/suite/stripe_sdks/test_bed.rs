@@ -74,6 +74,7 @@ impl TestBed {
         let mut process = Command::new(env!("CARGO_BIN_EXE_semel"))
             .args(["gateway", "--dialect=stripe", "--store=sqlite:semel.db"])
             .args(["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"])
+            .arg("--tenant=authorization")
             .arg(format!("--upstream=http://{}", upstream.address))
             .current_dir(store.path())
             .env_clear()

@@ -15,6 +15,8 @@ use tokio::sync::watch;
 #[derive(Clone, Copy)]
 pub(crate) enum Behaviour {
     Create,
+    /// Refuses amounts below the minimum with 400, and creates the others.
+    Validate,
     /// Creates, but answers only when released.
     Hold,
     /// Creates, and answers with this status nevertheless.
@@ -74,13 +76,23 @@ async fn create_payment_intent(
     State(shared): State<Arc<Shared>>,
     form: String,
 ) -> (StatusCode, Json<Value>) {
+    if let Behaviour::Validate = shared.behaviour
+        && form.split('&').any(|pair| pair == "amount=10")
+    {
+        let error = json!({
+            "type": "invalid_request_error",
+            "code": "amount_too_small",
+            "message": "The amount must be at least 50.",
+        });
+        return (StatusCode::BAD_REQUEST, Json(json!({ "error": error })));
+    }
     let mut number = 0;
     shared.executions.send_modify(|executions| {
         *executions += 1;
         number = *executions;
     });
     match shared.behaviour {
-        Behaviour::Create => (StatusCode::OK, intent(number, &form)),
+        Behaviour::Create | Behaviour::Validate => (StatusCode::OK, intent(number, &form)),
         Behaviour::Hold => {
             // Fails when the test has ended, which does not matter.
             let _ = shared.released.clone().wait_for(|yes| *yes).await;

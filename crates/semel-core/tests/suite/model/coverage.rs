@@ -102,6 +102,8 @@ fn decision_situation(decision: &Decision, before: Option<&Record>) -> Option<Si
         Decision::Unknown(_) => Some(Situation::UnknownAnswer),
         Decision::KeyMisuse { .. } => Some(Situation::MisuseRefused),
         Decision::Expired(_) => Some(Situation::ExpiredAnswer),
+        // All requests of the model have the default rules.
+        Decision::OtherRules { .. } => None,
     }
 }
 

@@ -3,7 +3,7 @@
 
 use semel_core::transition::Answer;
 use semel_core::{
-    Decision, Event, Fence, Held, Record, Reserve, Resolution, State, Status, Timestamp,
+    Decision, Event, Fence, Held, OnExpired, Record, Reserve, Resolution, State, Status, Timestamp,
 };
 use stateright::Property;
 
@@ -141,7 +141,12 @@ pub(crate) fn check_event(
             violations.insert_unless(closed, Invariant::UnknownIsClosed);
             let refused = *decision == Decision::KeyMisuse { id: record.id } && unchanged;
             let same = same_payload(request, record);
-            violations.insert_unless(same || refused, Invariant::MisuseFirst);
+            // After the window the key starts over with any request, where the policy says so.
+            let starts_over = request.policy.on_expired == OnExpired::Execute
+                && record.state.status() != Status::FailedRetryable
+                && window_is_over(record, state.now());
+            let first = same || refused || starts_over;
+            violations.insert_unless(first, Invariant::MisuseFirst);
         }
     }
     if let (Event::ClaimAbandoned(..), Answer::Applied(true)) = (event, answer) {
@@ -202,6 +207,7 @@ fn grant_is_allowed(model: &KeyModel, state: &ModelState, decision: &Decision) -
         | Decision::InProgress(_)
         | Decision::Unknown(_)
         | Decision::KeyMisuse { .. }
+        | Decision::OtherRules { .. }
         | Decision::Expired(_) => return true,
     };
     if state.attempts.iter().any(|a| a.fence == grant.fence) {

@@ -199,6 +199,7 @@ pub(crate) fn granted_fence(decision: &Decision) -> Option<Fence> {
         | Decision::InProgress(_)
         | Decision::Unknown(_)
         | Decision::KeyMisuse { .. }
+        | Decision::OtherRules { .. }
         | Decision::Expired(_) => None,
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use semel_core::Timestamp;
+use semel_core::{Key, Timestamp};
 
 use super::session::SessionInfo;
 use crate::admin::problem::Problem;
@@ -102,6 +102,15 @@ impl Caller {
             Ok(())
         } else {
             Err(Problem::not_an_operator())
+        }
+    }
+
+    /// A key as this caller may see it: viewers see the short hash that is in the logs. Its holder
+    /// can read the stored response.
+    pub(in crate::admin) fn shown_key(&self, key: &Key) -> String {
+        match self.role {
+            Role::Operator => key.as_str().to_owned(),
+            Role::Viewer => format!("#{}", key.short_hash()),
         }
     }
 

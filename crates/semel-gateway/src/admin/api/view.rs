@@ -8,6 +8,7 @@ use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::StatusView;
+use crate::admin::access::Caller;
 use crate::admin::hex;
 
 #[derive(Serialize, ToSchema)]
@@ -25,6 +26,7 @@ struct SummaryView {
     id: String,
     tenant: String,
     operation: String,
+    /// As it is stored; for viewers, a short hash of it.
     key: String,
     status: StatusView,
     attempt: u32,
@@ -38,19 +40,20 @@ struct SummaryView {
     updated_at: String,
 }
 
-pub(super) fn page(page: &Page) -> RecordPageView {
+pub(super) fn page(caller: &Caller, page: &Page) -> RecordPageView {
+    let operations = page.operations.iter();
     RecordPageView {
-        operations: page.operations.iter().map(summary).collect(),
+        operations: operations.map(|found| summary(caller, found)).collect(),
         next: page.next.map(|next| next.to_string()),
     }
 }
 
-fn summary(found: &Summary) -> SummaryView {
+fn summary(caller: &Caller, found: &Summary) -> SummaryView {
     SummaryView {
         id: found.fence.id.to_string(),
         tenant: found.identity.tenant().to_owned(),
         operation: found.identity.operation().to_owned(),
-        key: found.identity.key().as_str().to_owned(),
+        key: caller.shown_key(found.identity.key()),
         status: found.status.into(),
         attempt: found.fence.attempt,
         last_error: found.last_error.as_ref().map(ToString::to_string),
@@ -126,6 +129,8 @@ struct StateView {
 #[schema(as = StoredResponse)]
 struct StoredResponseView {
     status: u16,
+    /// The schema version of the response; 0 if none was stated.
+    schema_version: u16,
     headers: Vec<(String, String)>,
     /// `null` if no body is stored.
     #[schema(required = true)]
@@ -159,6 +164,7 @@ struct HistoryEntryView {
 }
 
 pub(super) fn record<S: Store>(
+    caller: &Caller,
     store: &S,
     record: &Record,
     entries: &[Entry],
@@ -166,7 +172,7 @@ pub(super) fn record<S: Store>(
 ) -> RecordView {
     let verified = history::verify(record, entries);
     RecordView {
-        summary: summary(&Summary::from(record)),
+        summary: summary(caller, &Summary::from(record)),
         fingerprint: record.fingerprint.to_string(),
         resource: record.resource.as_ref().map(|resource| ResourceView {
             r#type: resource.kind.to_string(),
@@ -199,6 +205,7 @@ fn state(state: &State, reveal: bool) -> StateView {
                 body_expires_at: completed.body_expires_at.map(time),
                 response: Some(StoredResponseView {
                     status: response.status,
+                    schema_version: response.schema_version,
                     headers: response
                         .headers
                         .iter()

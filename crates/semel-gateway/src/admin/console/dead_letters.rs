@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::layout::{Layout, Section};
 use super::operations::Row;
-use super::text::{Text, TimeLabel, age, link_to, meaning};
+use super::text::{Text, TimeLabel, age, link_to, meaning, number};
 use super::timeline::evidence;
 use super::{Console, PageResult, Shared, html};
 use crate::admin::access::Caller;
@@ -31,11 +31,12 @@ pub(super) struct Cursor {
 #[template(path = "dead_letters.html")]
 struct Page {
     layout: Layout,
+    /// The number of all dead letters.
+    total: String,
     letters: Vec<Letter>,
-    /// Whether this page has all of them, and so sorts by waiting time.
-    all: bool,
-    older: Option<String>,
-    newest: bool,
+    newer: Option<String>,
+    /// Whether this is not the first page.
+    later: bool,
 }
 
 struct Letter {
@@ -64,32 +65,32 @@ pub(super) async fn page<S: FullStore, O: Store>(
     let query = store::Query {
         dead_lettered: Some(true),
         before,
+        oldest_first: true,
         limit: PAGE_SIZE,
         ..store::Query::default()
     };
-    let mut page = console.store.list(query).await?;
-    let all = before.is_none() && page.next.is_none();
-    if all {
-        page.operations.sort_by_key(|found| found.dead_lettered_at);
-    }
+    let page = console.store.list(query).await?;
+    let counts = console.store.count_unfinished().await?;
+    let total = counts.iter().map(|counts| counts.dead_lettered.count).sum();
     let now = console.now();
     let mut letters = Vec::with_capacity(page.operations.len());
     for found in &page.operations {
-        letters.push(letter(&console, found, now).await?);
+        letters.push(letter(&caller, &console, found, now).await?);
     }
     let page = Page {
         layout: Layout::new(&caller, Section::DeadLetters),
+        total: number(total),
         letters,
-        all,
-        older: page
+        newer: page
             .next
             .map(|next| link_to("/dead-letters", &[("cursor", &next.to_string())])),
-        newest: before.is_some(),
+        later: before.is_some(),
     };
     Ok(html(StatusCode::OK, &page))
 }
 
 async fn letter<S: FullStore, O: Store>(
+    caller: &Caller,
     console: &Console<S, O>,
     found: &Summary,
     now: Timestamp,
@@ -108,7 +109,7 @@ async fn letter<S: FullStore, O: Store>(
         None => None,
     };
     Ok(Letter {
-        row: Row::new(found, now),
+        row: Row::new(caller, found, now),
         waiting: age(since, now),
         since: TimeLabel::new(since, now),
         meaning: found.last_error.as_ref().and_then(meaning),

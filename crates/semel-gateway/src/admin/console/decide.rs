@@ -1,12 +1,14 @@
 //! Forms for the operator actions. They call the same actions as the API.
 
+use std::collections::BTreeMap;
+
 use askama::Template;
 use axum::Form;
 use axum::extract::rejection::FormRejection;
 use axum::extract::{Path, State};
 use http::StatusCode;
 use semel_core::history::{Entry, EntryKind};
-use semel_core::{Actor, Record, Status, Store, Timestamp};
+use semel_core::{Actor, Record, State as RecordState, Status, Store, Timestamp, store};
 use serde::Deserialize;
 
 use super::layout::{Layout, Section};
@@ -26,6 +28,12 @@ use crate::admin::problem::Problem;
 
 /// Typed to confirm a release, besides the end of the record id: a release cannot be undone.
 const PHRASE: &str = "it did not happen";
+
+/// How many completed records decide which status is usual.
+const SIMILAR_RECORDS: usize = 10;
+
+/// How many records are examined to find them.
+const MAX_SCANNED: usize = 2000;
 
 /// A submitted form, or why it could not be read.
 type Submitted<T> = Result<Form<T>, FormRejection>;
@@ -93,10 +101,10 @@ struct DecisionForm {
 }
 
 impl DecisionForm {
-    fn new() -> Self {
+    fn new(status: u16) -> Self {
         Self {
             error: None,
-            status: "200".to_owned(),
+            status: status.to_string(),
             content_type: "application/json".to_owned(),
             body: String::new(),
             reason: String::new(),
@@ -120,7 +128,8 @@ pub(super) async fn page<S: FullStore, O: Store>(
     Path(id): Path<String>,
 ) -> PageResult {
     let record = find_record(&console.store, &id).await?;
-    let forms = (DecisionForm::new(), DecisionForm::new());
+    let status = usual_status(&console.store, &record).await?;
+    let forms = (DecisionForm::new(status), DecisionForm::new(status));
     render_page(&caller, &console, &record, forms, StatusCode::OK).await
 }
 
@@ -142,7 +151,7 @@ async fn render_page<S: FullStore, O: Store>(
     let time_of_last = |what| last(&entries, what).map(|entry| TimeLabel::new(entry.note.at, now));
     let page = Page {
         layout: Layout::new(caller, Section::DeadLetters),
-        head: RecordHead::new(record, now),
+        head: RecordHead::new(caller, record, now),
         downstream_key: downstream_key(record),
         dead_lettered_since: dead_lettered_at(record).map(|at| TimeLabel::new(at, now)),
         unknown_since: time_of_last(EntryKind::Unknown),
@@ -155,6 +164,28 @@ async fn render_page<S: FullStore, O: Store>(
         phrase: PHRASE,
     };
     Ok(html(status, &page))
+}
+
+/// The most frequent status of the operation's latest completed records: most likely that of this
+/// one, too.
+async fn usual_status<S: FullStore>(store: &S, record: &Record) -> Result<u16, Problem> {
+    let query = store::Query {
+        status: Some(Status::Completed),
+        operation: Some(record.identity.operation().into()),
+        limit: SIMILAR_RECORDS,
+        walk: MAX_SCANNED,
+        ..store::Query::default()
+    };
+    let mut counts = BTreeMap::<u16, usize>::new();
+    for found in store.list(query).await?.operations {
+        if let Some(similar) = store.find(found.fence.id).await?
+            && let RecordState::Completed(completed) = similar.state
+        {
+            *counts.entry(completed.response.status).or_default() += 1;
+        }
+    }
+    let usual = counts.into_iter().max_by_key(|(_, count)| *count);
+    Ok(usual.map_or(200, |(status, _)| status))
 }
 
 fn last(entries: &[Entry], what: EntryKind) -> Option<&Entry> {
@@ -187,10 +218,11 @@ pub(super) async fn decide<S: FullStore, O: Store>(
     match apply(&caller, &console, &record, &decision).await {
         Err(problem) if problem.status() == StatusCode::UNPROCESSABLE_ENTITY => {
             let form = DecisionForm::with_error(&decision, problem.detail());
+            let status = usual_status(&console.store, &record).await?;
             let forms = if decision.verdict == "not_executed" {
-                (DecisionForm::new(), form)
+                (DecisionForm::new(status), form)
             } else {
-                (form, DecisionForm::new())
+                (form, DecisionForm::new(status))
             };
             let status = StatusCode::UNPROCESSABLE_ENTITY;
             render_page(&caller, &console, &record, forms, status).await

@@ -1,4 +1,4 @@
-//! Reuse of keys for different requests, by tenant and operation.
+//! Reuse of keys for different requests, by tenant and operation; and weak keys, by operation.
 
 use std::collections::HashMap;
 
@@ -6,12 +6,14 @@ use askama::Template;
 use axum::extract::State;
 use http::StatusCode;
 use semel_core::Store;
+use semel_core::key::Weakness;
 use semel_core::statistics::Misuse;
 
 use super::layout::{Layout, Section};
 use super::operations::tail;
 use super::text::{Text, TimeLabel, link_to, number};
 use super::{PageResult, Shared, html};
+use crate::activity::Counts;
 use crate::admin::access::Caller;
 use crate::admin::api::FullStore;
 
@@ -26,6 +28,14 @@ struct Page {
     total: String,
     tenants: usize,
     full: bool,
+    weak_keys: Vec<WeakKeyRow>,
+}
+
+/// Requests with weak keys of one operation.
+struct WeakKeyRow {
+    operation: Text,
+    reason: &'static str,
+    count: String,
 }
 
 struct Row {
@@ -73,6 +83,28 @@ pub(super) async fn page<S: FullStore, O: Store>(
         total: number(total),
         tenants: tenants.len(),
         full: misuses.len() >= MAX_ROWS,
+        weak_keys: weak_keys(&console.counts),
     };
     Ok(html(StatusCode::OK, &page))
+}
+
+fn weak_keys(counts: &Counts) -> Vec<WeakKeyRow> {
+    let label = |reason: &str| match Weakness::ALL
+        .into_iter()
+        .find(|known| known.as_str() == reason)
+    {
+        Some(Weakness::Email) => "e-mail address",
+        Some(Weakness::CardNumber) => "card number",
+        Some(Weakness::Timestamp) => "timestamp",
+        Some(Weakness::Counter) => "counter",
+        None => "other",
+    };
+    let counted = counts.weak_keys().into_iter();
+    counted
+        .map(|(operation, reason, count)| WeakKeyRow {
+            operation: Text::line(&operation),
+            reason: label(&reason),
+            count: number(count),
+        })
+        .collect()
 }

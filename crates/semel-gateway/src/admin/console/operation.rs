@@ -5,11 +5,12 @@ use axum::extract::{Path, Query, State};
 use http::StatusCode;
 use semel_core::history::{self, Entry};
 use semel_core::{Actor, Record, State as RecordState, Status, Store, Timestamp, Windows};
+use semel_worker::unreconciled;
 use serde::Deserialize;
 
 use super::layout::{Layout, Section};
 use super::operations::tail;
-use super::text::{StatusBadge, Text, TimeLabel, link_to, meaning, number, span};
+use super::text::{StatusBadge, Text, TimeLabel, age, link_to, meaning, number, span};
 use super::timeline::{TimelineEntry, timeline};
 use super::{Console, PageResult, Shared, html};
 use crate::admin::access::Caller;
@@ -40,6 +41,8 @@ struct Page {
     history_length: usize,
     history_error: Option<Text>,
     response: Option<ResponseView>,
+    /// How long the record has been due without a process that looks it up.
+    unreconciled: Option<String>,
     can_reconcile: bool,
     can_erase: bool,
     unknown: bool,
@@ -94,7 +97,7 @@ struct BodyView {
 }
 
 impl RecordHead {
-    pub(super) fn new(record: &Record, now: Timestamp) -> Self {
+    pub(super) fn new(caller: &Caller, record: &Record, now: Timestamp) -> Self {
         let id = record.id.to_string();
         let identity = &record.identity;
         Self {
@@ -103,7 +106,7 @@ impl RecordHead {
             badge: StatusBadge::new(record.state.status(), dead_lettered_at(record).is_some()),
             operation: Text::line(identity.operation()),
             tenant: Text::line(identity.tenant()),
-            key: Text::line(identity.key().as_str()),
+            key: Text::line(&caller.shown_key(identity.key())),
             attempt: record.attempt,
             created: TimeLabel::new(record.created_at, now),
             last_error: record.last_error.as_ref().map(|code| LastError {
@@ -123,6 +126,11 @@ pub(super) fn dead_lettered_at(record: &Record) -> Option<Timestamp> {
         | RecordState::FailedRetryable { .. }
         | RecordState::Expired { .. } => None,
     }
+}
+
+/// Since when the record has been due, where no process reconciles it.
+fn due_since(record: &Record, now: Timestamp) -> Option<Timestamp> {
+    unreconciled::due_at(record).filter(|at| at.saturating_add(unreconciled::OVERDUE) <= now)
 }
 
 pub(super) async fn page<S: FullStore, O: Store>(
@@ -159,13 +167,14 @@ async fn render_page<S: FullStore, O: Store>(
     let status = record.state.status();
     let page = Page {
         layout: Layout::new(caller, Section::Records),
-        head: RecordHead::new(record, now),
+        head: RecordHead::new(caller, record, now),
         done: done_message(done),
-        facts: facts(record, now),
+        facts: facts(caller, record, now),
         timeline: timeline(&console.store, record, &entries, now),
         history_length: entries.len(),
         history_error: history_error(record, &entries),
         response: response(record, reveal),
+        unreconciled: due_since(record, now).map(|at| age(at, now)),
         can_reconcile: console.reconcilers.can_look_up(record.identity.operation()),
         can_erase: status == Status::Completed,
         unknown: status == Status::Unknown,
@@ -192,7 +201,7 @@ fn done_message(done: &str) -> Option<&'static str> {
     })
 }
 
-fn facts(record: &Record, now: Timestamp) -> Vec<Fact> {
+fn facts(caller: &Caller, record: &Record, now: Timestamp) -> Vec<Fact> {
     let mut facts = Vec::new();
     let mut fact = |name, value| facts.push(Fact { name, value });
     let time = |at: Timestamp| Value::Time(TimeLabel::new(at, now));
@@ -202,7 +211,8 @@ fn facts(record: &Record, now: Timestamp) -> Vec<Fact> {
         |name, value| Value::Link(Text::line(value), link_to("/operations", &[(name, value)]));
     fact("Operation", link("operation", operation));
     fact("Tenant", link("tenant", tenant));
-    fact("Key", Value::Exact(Text::line(identity.key().as_str())));
+    let key = caller.shown_key(identity.key());
+    fact("Key", Value::Exact(Text::line(&key)));
     let plain = |text: &str| Value::Plain(Text::line(text));
     fact("Attempts", plain(&record.attempt.to_string()));
     fact("Created", time(record.created_at));
@@ -224,6 +234,10 @@ fn facts(record: &Record, now: Timestamp) -> Vec<Fact> {
             fact("Replays until", time(completed.expires_at));
             if let Some(at) = completed.body_expires_at {
                 fact("Body kept until", time(at));
+            }
+            if completed.response.schema_version > 0 {
+                let version = completed.response.schema_version.to_string();
+                fact("Schema version", plain(&version));
             }
         }
         RecordState::FailedRetryable { expires_at } => {

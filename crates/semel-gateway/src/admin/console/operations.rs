@@ -75,7 +75,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(found: &Summary, now: Timestamp) -> Self {
+    pub(super) fn new(caller: &Caller, found: &Summary, now: Timestamp) -> Self {
         let id = found.fence.id.to_string();
         Self {
             tail: tail(&id, 12).to_owned(),
@@ -83,7 +83,7 @@ impl Row {
             badge: StatusBadge::new(found.status, found.dead_lettered_at.is_some()),
             operation: Text::line(found.identity.operation()),
             tenant: Text::line(found.identity.tenant()),
-            key: Text::line(found.identity.key().as_str()),
+            key: Text::line(&caller.shown_key(found.identity.key())),
             attempt: found.fence.attempt,
             error: found
                 .last_error
@@ -135,7 +135,9 @@ pub(super) async fn page<S: FullStore, O: Store>(
             return Ok(error_page(&caller, search, StatusCode::BAD_REQUEST, &error));
         }
     };
-    let store::Page { operations, next } = actions::search_records(&console.store, query).await?;
+    let hasher = console.key_hasher.as_ref();
+    let store::Page { operations, next } =
+        actions::search_records(&console.store, hasher, query).await?;
     let now = console.now();
     let full = operations.len() >= PAGE_SIZE;
     let page = Page {
@@ -144,7 +146,7 @@ pub(super) async fn page<S: FullStore, O: Store>(
         newest: (!search.cursor.is_empty()).then(|| search.link("")),
         rows: operations
             .iter()
-            .map(|found| Row::new(found, now))
+            .map(|found| Row::new(&caller, found, now))
             .collect(),
         ..Page::empty(&caller, search)
     };
@@ -255,6 +257,7 @@ impl Search {
                 "" => None,
                 cursor => Some(cursor.parse().map_err(|_| "Invalid page cursor.")?),
             },
+            oldest_first: false,
             limit: PAGE_SIZE,
             walk: MAX_SCANNED,
         })

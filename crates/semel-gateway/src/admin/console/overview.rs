@@ -11,6 +11,7 @@ use semel_core::outbox::{Backlog, MAX_BACKLOG_COUNTED};
 use semel_core::statistics::{Activity, RecordCounts};
 use semel_core::store::{self, CountWithOldest, UnfinishedCounts};
 use semel_core::{Status, Store, Timestamp};
+use semel_worker::unreconciled::{self, Unreconciled};
 use serde::Deserialize;
 use tokio::time::Instant;
 
@@ -81,7 +82,16 @@ struct Statistics {
     in_progress: Tile,
     unknown: Tile,
     dead_lettered: Tile,
+    unreconciled: Vec<UnreconciledNotice>,
     counts: Option<CountsTable>,
+}
+
+/// An operation that no process reconciles.
+struct UnreconciledNotice {
+    operation: Text,
+    count: String,
+    due: String,
+    link: String,
 }
 
 struct Tile {
@@ -152,7 +162,12 @@ fn only(filter: &Filter) -> Option<&str> {
     Some(&*filter.operation).filter(|operation| !operation.is_empty())
 }
 
-type StoredStatistics = (Vec<UnfinishedCounts>, Option<RecordCounts>, Vec<Activity>);
+struct StoredStatistics {
+    unfinished: Vec<UnfinishedCounts>,
+    unreconciled: Vec<Unreconciled>,
+    record_counts: Option<RecordCounts>,
+    activity: Vec<Activity>,
+}
 
 async fn view<S: FullStore, O: Store>(
     console: &Console<S, O>,
@@ -161,32 +176,20 @@ async fn view<S: FullStore, O: Store>(
     let now = console.now();
     let (health, stored, backlog) = tokio::join!(
         health(console),
-        tokio::time::timeout(
-            STATISTICS_TIMEOUT,
-            read_statistics(&console.store, since(now))
-        ),
+        tokio::time::timeout(STATISTICS_TIMEOUT, read_statistics(&console.store, now)),
         tokio::time::timeout(STATISTICS_TIMEOUT, console.outbox.outbox_backlog()),
     );
     let mut names = BTreeSet::new();
     let statistics = match stored {
-        Ok(Ok((unfinished, record_counts, activity))) => {
-            names.extend(
-                unfinished
-                    .iter()
-                    .map(|unfinished| unfinished.operation.clone()),
-            );
-            names.extend(activity.iter().map(|line| line.operation.clone()));
-            let counts = record_counts
-                .iter()
-                .flat_map(|record_counts| &record_counts.counts);
+        Ok(Ok(stored)) => {
+            let unfinished = stored.unfinished.iter();
+            names.extend(unfinished.map(|unfinished| unfinished.operation.clone()));
+            let activity = stored.activity.iter();
+            names.extend(activity.map(|line| line.operation.clone()));
+            let counts = stored.record_counts.iter();
+            let counts = counts.flat_map(|record_counts| &record_counts.counts);
             names.extend(counts.map(|count| count.operation.clone()));
-            Ok(statistics(
-                &unfinished,
-                record_counts.as_ref(),
-                &activity,
-                only(filter),
-                now,
-            ))
+            Ok(statistics(&stored, only(filter), now))
         }
         Ok(Err(error)) => Err(Text::line(&error.to_string())),
         Err(_) => Err(Text::line("the store does not respond")),
@@ -206,14 +209,25 @@ async fn view<S: FullStore, O: Store>(
 
 async fn read_statistics<S: FullStore>(
     store: &S,
-    since: Timestamp,
+    now: Timestamp,
 ) -> store::Result<StoredStatistics> {
+    let unfinished = async {
+        let unfinished = store.count_unfinished().await?;
+        let unreconciled = unreconciled::find(store, &unfinished, now).await?;
+        Ok::<_, store::Error>((unfinished, unreconciled))
+    };
     let (unfinished, record_counts, activity) = tokio::join!(
-        store.count_unfinished(),
+        unfinished,
         store.record_counts(),
-        store.activity(since)
+        store.activity(since(now))
     );
-    Ok((unfinished?, record_counts?, activity?))
+    let (unfinished, unreconciled) = unfinished?;
+    Ok(StoredStatistics {
+        unfinished,
+        unreconciled,
+        record_counts: record_counts?,
+        activity: activity?,
+    })
 }
 
 async fn health<S: FullStore, O: Store>(console: &Console<S, O>) -> Health {
@@ -245,15 +259,10 @@ fn outbox_tile(backlog: Backlog, now: Timestamp) -> OutboxTile {
     }
 }
 
-fn statistics(
-    unfinished: &[UnfinishedCounts],
-    record_counts: Option<&RecordCounts>,
-    activity: &[Activity],
-    only: Option<&str>,
-    now: Timestamp,
-) -> Statistics {
+fn statistics(stored: &StoredStatistics, only: Option<&str>, now: Timestamp) -> Statistics {
     let tile = |of: fn(&UnfinishedCounts) -> &CountWithOldest, filter: (&str, &str)| {
-        let tallies = unfinished
+        let tallies = stored
+            .unfinished
             .iter()
             .filter(|unfinished| only.is_none_or(|only| *only == *unfinished.operation))
             .map(of);
@@ -270,7 +279,7 @@ fn statistics(
         }
     };
     Statistics {
-        charts: charts(activity, only, now),
+        charts: charts(&stored.activity, only, now),
         in_progress: tile(
             |unfinished| &unfinished.in_progress,
             ("status", "in_progress"),
@@ -280,7 +289,32 @@ fn statistics(
             |unfinished| &unfinished.dead_lettered,
             ("dead_lettered", "true"),
         ),
-        counts: record_counts.map(|record_counts| counts_table(record_counts, only, now)),
+        unreconciled: stored
+            .unreconciled
+            .iter()
+            .filter(|found| only.is_none_or(|only| *only == *found.operation))
+            .map(|found| unreconciled_notice(found, now))
+            .collect(),
+        counts: stored
+            .record_counts
+            .as_ref()
+            .map(|record_counts| counts_table(record_counts, only, now)),
+    }
+}
+
+fn unreconciled_notice(found: &Unreconciled, now: Timestamp) -> UnreconciledNotice {
+    UnreconciledNotice {
+        operation: Text::line(&found.operation),
+        count: number(found.count),
+        due: age(found.due_at, now),
+        link: link_to(
+            "/operations",
+            &[
+                ("operation", &found.operation),
+                ("status", Status::Unknown.as_str()),
+                ("dead_lettered", "false"),
+            ],
+        ),
     }
 }
 

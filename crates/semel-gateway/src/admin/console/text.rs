@@ -178,7 +178,7 @@ pub(super) fn meaning(code: &Code) -> Option<&'static str> {
             "All configured reconcile attempts are used up; no answer from the provider settled the outcome."
         }
         "no_way_to_find_out" => {
-            "The operation has no [route.reconcile], so the outcome cannot be looked up automatically."
+            "No process has a reconciler for the operation, so its outcome cannot be looked up automatically."
         }
         "reconcile_timed_out" => "The provider did not answer in time.",
         "reconcile_panicked" => "The reconciler panicked.",

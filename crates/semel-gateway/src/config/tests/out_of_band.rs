@@ -556,3 +556,43 @@ fn encryption_keys_come_from_a_file_or_the_environment_only() {
         assert!(!wrong.contains("c2hvcnQ"), "{wrong}");
     }
 }
+
+#[test]
+fn an_upstream_is_required_where_the_role_needs_it() {
+    let load = |text: &str, role| {
+        let source = Source {
+            file: None,
+            flags: Flags::default(),
+            environment: Environment::from_pairs([] as [(&str, &str); 0]),
+        };
+        source.load_text(role, Problems::new("semel.toml", text.to_owned()))
+    };
+    let roles = [
+        Role::Gateway,
+        Role::GatewayOnly,
+        Role::Worker,
+        Role::Console,
+    ];
+    let relative = reconcile("poll = \"GET /by/{operation_id}\"\ncompleted = \"200\"");
+    let absolute = reconcile("poll = \"GET http://psp/by/{operation_id}\"\ncompleted = \"200\"");
+    for (text, accepted) in [
+        ("", [false, false, true, true]),
+        (&*relative, [false, false, false, true]),
+        (&*absolute, [false, false, true, true]),
+    ] {
+        for (role, accepted) in roles.into_iter().zip(accepted) {
+            let loaded = load(text, role);
+            assert_eq!(loaded.is_ok(), accepted, "{role:?} of {text}: {loaded:?}");
+        }
+    }
+    let message = load(&relative, Role::Worker).unwrap_err().to_string();
+    assert!(
+        message.contains("[route.reconcile] of \"POST /a\" polls the upstream"),
+        "{message}"
+    );
+    // A console cannot ask an upstream that it does not know.
+    let console = load(&relative, Role::Console).unwrap();
+    assert_eq!(console.routes[0].reconcile, None);
+    let console = load(&absolute, Role::Console).unwrap();
+    assert!(console.routes[0].reconcile.is_some());
+}

@@ -49,6 +49,23 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
         "[[route]]\nmatch = \"POST /a\"\nstale = \"unknown\"",
         &[("3:1", "unknown key `stale` in [[route]]")],
     ),
+    (
+        "[worker]\ndead_letter_unreconcild = \"1h\"",
+        &[("2:1", "did you mean `dead_letter_unreconciled`?")],
+    ),
+    (
+        "[worker]\ndead_letter_unreconciled = \"0s\"",
+        &[("2:28", "must be longer than zero")],
+    ),
+    (
+        "[policy]\ndead_letter_retry_after = \"10ms\"",
+        &[("2:27", "`dead_letter_retry_after` must be at least 1s")],
+    ),
+    ("error_base = \"\"", &[("1:14", "invalid error_base")]),
+    (
+        "error_base = \"https://a b/\"",
+        &[("1:14", "write the beginning of a URL")],
+    ),
     // Types.
     (
         "listen = 8080",
@@ -222,7 +239,7 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     // Tenants.
     (
         "[tenant]\nfrom = \"cookie\"",
-        &[("2:8", "invalid tenant source")],
+        &[("2:8", "invalid tenant rule")],
     ),
     (
         "[tenant]\nfrom = \"header:\"",
@@ -234,7 +251,7 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "[tenant]\nfrom = \"jwt:\"",
-        &[("2:8", "invalid tenant source")],
+        &[("2:8", "invalid tenant rule")],
     ),
     (
         "[tenant]\nfrom = \"jwt:sub\"",
@@ -254,19 +271,30 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     ),
     (
         "[tenant]\nfrom = \"jwt:sub\"\njwks_file = \"a\"\nsecret_env = \"b\"",
-        &[("4:14", "not both")],
+        &[(
+            "4:14",
+            "set one of `jwks_url`, `jwks_file` and `secret_env`",
+        )],
+    ),
+    (
+        "[tenant]\nfrom = \"jwt:sub\"\njwks_file = \"a\"\njwks_url = \"http://localhost/\"",
+        &[("4:12", "set one of")],
+    ),
+    (
+        "[tenant]\nfrom = \"header:X-Account-Id\"\nrotating = true",
+        &[("3:12", "`rotating` applies to `from = \"authorization\"`")],
     ),
     (
         "[tenant]\nfrom = \"none\"\nissuer = \"a\"",
         &[("3:10", "has no effect here")],
     ),
     (
-        "[tenant]\naudience = \"a\"",
-        &[("2:12", "has no effect here")],
+        "[tenant]\nfrom = \"authorization\"\naudience = \"a\"",
+        &[("3:12", "has no effect here")],
     ),
     (
-        "[tenant]\naudience = \"\"",
-        &[("2:12", "must not be empty")],
+        "[tenant]\nfrom = \"none\"\naudience = \"\"",
+        &[("3:12", "must not be empty")],
     ),
     // Combinations.
     (
@@ -372,7 +400,29 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
             "\"POST /{b}\" matches the same requests as \"POST /{a}\"",
         )],
     ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nkey_format = \"ulid\"\nweak_keys = \"reject\"",
+        &[
+            ("3:14", "use one of \"any\", \"uuid\", \"token\""),
+            ("4:13", "use one of \"warn\", \"refuse\""),
+        ],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nkey = \"ignored\"\nkey_format = \"any\"\nweak_keys = \"warn\"",
+        &[
+            ("4:1", "`key_format` has no effect"),
+            ("5:1", "`weak_keys` has no effect"),
+        ],
+    ),
     // Statuses.
+    (
+        "[[route]]\nmatch = \"POST /a\"\noutcome = { 1xx = \"forget\", 4XX = \"forget\", 6xx = \"forget\" }",
+        &[
+            ("3:13", "or a class, for example \"4xx\""),
+            ("3:29", "invalid status"),
+            ("3:45", "invalid status"),
+        ],
+    ),
     (
         "[[route]]\nmatch = \"POST /a\"\noutcome = { \"50\" = \"unknown\", 103 = \"unknown\", 600 = \"unknown\", 500 = \"done\", 501 = 1 }",
         &[
@@ -407,6 +457,91 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
             ("3:56", "cannot represent this number"),
             ("3:61", "begin it with `/`"),
         ],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nfingerprint = { fields = [\"/a\"], ignore = [\"/b\"] }",
+        &[("3:44", "contradicts")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nfingerprint = { fields = [\"/a\"], enums = [\"/b\"] }",
+        &[("3:43", "no effect")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nfingerprint = { fields = [] }",
+        &[("3:17", "every body would be the same")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nfingerprint = { timestamps = { \"/a\" = \"day\", \"/b\" = 1, \"c\" = \"second\" }, enums = [\"\\u0000\"] }",
+        &[
+            ("3:39", "use one of \"minute\", \"second\""),
+            ("3:53", "for example \"second\""),
+            ("3:56", "begin it with `/`"),
+            ("3:83", "begin it with `/`"),
+        ],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nfingerprint = { decimals = [\"/a\"], timestamps = { \"/a\" = \"second\" } }",
+        &[("3:51", "overlap")],
+    ),
+    // Replays.
+    (
+        "[[route]]\nmatch = \"POST /a\"\nreplay = \"reconstruct\"",
+        &[(
+            "3:1",
+            "`replay = \"reconstruct\"` needs a request: add `[route.reconstruct]`",
+        )],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nschema = 2\non_schema_change = \"reconstruct\"",
+        &[(
+            "4:1",
+            "`on_schema_change = \"reconstruct\"` needs a request",
+        )],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\non_revoked = \"ask\"",
+        &[("3:1", "add `[route.authorize]`")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\non_schema_change = \"refuse\"",
+        &[("3:20", "add `schema = 1`")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nreconstruct.get = \"GET /a/{resource_id}\"\nauthorize.get = \"GET /me\"",
+        &[
+            ("3:1", "`reconstruct` has no effect"),
+            (
+                "4:1",
+                "`authorize` has no effect without `on_revoked = \"ask\"`",
+            ),
+        ],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nschema = 0\nreplay = \"store\"\non_revoked = \"refuse\"",
+        &[
+            ("3:10", "from 1 to 65535"),
+            ("4:10", "use one of \"stored\", \"reconstruct\""),
+            ("5:14", "use one of \"replay\", \"ask\""),
+        ],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\non_revoked = \"ask\"\nauthorize = { get = \"POST /me\", authorization_env = \"A\" }",
+        &[
+            ("4:21", "the method must be GET"),
+            ("4:33", "unknown key `authorization_env`"),
+        ],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nreplay = \"reconstruct\"\nreconstruct = { }",
+        &[("4:15", "[route.reconstruct] has no `get`")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\noperation = \"a\"\nreconcile = { poll = \"GET /a/{resource_id}\", completed = 200 }",
+        &[("4:22", "not known while the outcome is unknown")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nkey = \"ignored\"\nschema = 1",
+        &[("4:1", "has no effect here")],
     ),
     // Several at once, in the order of the file, columns in characters.
     (

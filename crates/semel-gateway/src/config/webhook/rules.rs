@@ -18,21 +18,25 @@ pub(super) fn read(
     context: &WebhookContext<'_>,
 ) -> (Option<Box<str>>, Option<Rules>) {
     let problems = table.problems;
+    // Each with the name that its records have.
     let names: Vec<(&str, &str)> = context
         .routes
         .iter()
-        .filter_map(|route| route.operation.as_deref())
-        .map(|name| (name, name))
+        .filter_map(|route| Some((route.operation.as_deref()?, route.identity_name()?)))
         .collect();
-    let operation = table.parsed("operation", |text| {
+    let identity = table.parsed("operation", |text| {
         choice(text, &names).map_err(|problem| match names.len() {
             0 => format!("unknown operation {text:?}: no route has an `operation`"),
             _ => format!("unknown operation: {problem}"),
         })
     });
-    let operation: Option<Box<str>> = operation.map(|name| (*name.get_ref()).into());
-    let operations = match &operation {
-        Some(one) => vec![one.clone()],
+    let identity = identity.map(Spanned::into_inner);
+    let operation = names
+        .iter()
+        .find(|(_, of)| Some(*of) == identity)
+        .map(|(name, _)| Box::from(*name));
+    let operations = match identity {
+        Some(one) => vec![one.into()],
         None => distinct(&names),
     };
     let find = read_find(table, context, operations);
@@ -85,7 +89,7 @@ pub(super) fn read(
 }
 
 fn distinct(names: &[(&str, &str)]) -> Vec<Box<str>> {
-    let mut all: Vec<Box<str>> = names.iter().map(|(name, _)| (*name).into()).collect();
+    let mut all: Vec<Box<str>> = names.iter().map(|(_, of)| (*of).into()).collect();
     all.sort_unstable();
     all.dedup();
     all
@@ -122,6 +126,13 @@ fn read_find(
         }
     }
     let by_key = table.key_span("key");
+    if let (Some(span), true) = (&by_key, context.hashed_keys) {
+        problems.at(
+            span.clone(),
+            "`key_storage = \"hashed\"` keeps keys out of the store, and an event that contains one \
+             is stored: use `operation_id` or `resource_id`",
+        );
+    }
     let name = match (&by_key, tenant, context.one_tenant) {
         (None, Some(tenant), _) => {
             problems.at(tenant.span(), "`tenant` has no effect without `key`");

@@ -20,6 +20,9 @@ crate::boundary::through_both_entry_points!(
     a_waiter_executes_after_a_release,
     unknown_outcome_returns_409,
     unknown_outcome_is_a_stripe_error,
+    a_retry_is_reconciled_only_where_the_route_has_a_reconciler,
+    a_dead_letter_says_that_an_operator_decides,
+    error_base_is_the_prefix_of_the_type,
     an_expired_key_is_refused,
     an_expired_key_may_execute,
     replay_without_a_stored_body_returns_410,
@@ -186,6 +189,60 @@ async fn unknown_outcome_is_a_stripe_error(entry: EntryPoint) {
     assert_eq!(answer.header("stripe-should-retry"), Some("false"));
 }
 
+async fn a_retry_is_reconciled_only_where_the_route_has_a_reconciler(entry: EntryPoint) {
+    for reconciled in [false, true] {
+        let fixture = Fixture::with(entry, |layer| {
+            layer.defaults(|route| {
+                if reconciled {
+                    route.reconciled()
+                } else {
+                    route
+                }
+            })
+        });
+        let fixture = fixture.await;
+        fixture.post("/do/status-503", "k1", "{}").await;
+        let answer = fixture.post("/do/status-503", "k1", "{}").await;
+        answer.refuses(409, "idempotency_outcome_unknown");
+        let detail = answer.json()["detail"].to_string();
+        assert_eq!(detail.contains("being reconciled"), reconciled, "{detail}");
+        assert!(!detail.contains("operator"), "{detail}");
+    }
+}
+
+async fn a_dead_letter_says_that_an_operator_decides(entry: EntryPoint) {
+    for (wait, retry_after) in [(None, "300"), (Some(Duration::from_mins(20)), "1200")] {
+        let fixture = Fixture::with(entry, |layer| {
+            let layer = layer.defaults(semel_http::Route::reconciled);
+            match wait {
+                Some(wait) => layer.dead_letter_retry_after(wait),
+                None => layer,
+            }
+        });
+        let fixture = fixture.await;
+        fixture.post("/do/status-503", "k1", "{}").await;
+        let fence = fixture.records().await[0].fence();
+        let dead = fixture.store.dead_letter(fence, Code::from("exhausted"));
+        dead.await.unwrap();
+        let answer = fixture.post("/do/status-503", "k1", "{}").await;
+        answer.refuses(409, "idempotency_outcome_unknown");
+        assert_eq!(answer.header("retry-after"), Some(retry_after));
+        let location = format!("/.semel/operations/{}", fence.id);
+        assert_eq!(answer.header("location"), Some(location.as_str()));
+        let detail = answer.json()["detail"].to_string();
+        assert!(detail.contains("An operator decides"), "{detail}");
+        assert!(!detail.contains("reconciled"), "{detail}");
+    }
+}
+
+async fn error_base_is_the_prefix_of_the_type(entry: EntryPoint) {
+    let base = "https://api.example/errors/";
+    let fixture = Fixture::with(entry, |layer| layer.error_base(base)).await;
+    let answer = fixture.post("/do/status-201", "", "{}").await;
+    let page = "https://api.example/errors/idempotency_key_missing";
+    assert_eq!(answer.json()["type"], page);
+}
+
 async fn an_expired_key_is_refused(entry: EntryPoint) {
     for dialect in ["ietf", "stripe"] {
         let change = if dialect == "ietf" {
@@ -230,6 +287,7 @@ async fn replay_without_a_stored_body_returns_410(entry: EntryPoint) {
         let fixture = Fixture::with(entry, change).await;
         let large = fixture.post("/do/sized-1048577", "k1", "{}").await;
         assert_eq!(large.body.len(), 1_048_577);
+        assert_eq!(large.header("idempotency-key-expires"), None);
         let answer = fixture.post("/do/sized-1048577", "k1", "{}").await;
         if dialect == "ietf" {
             answer.refuses(410, "idempotency_response_not_stored");
@@ -251,13 +309,23 @@ async fn replay_after_body_expiry_returns_410(entry: EntryPoint) {
         })
     })
     .await;
-    fixture.post("/do/status-201", "k1", "{}").await;
+    let first = fixture.post("/do/status-201", "k1", "{}").await;
+    // Not the end of the record, which nothing could be replayed until.
+    let body_expires_at = match &fixture.records().await[0].state {
+        semel_core::State::Completed(completed) => completed.body_expires_at.unwrap().as_micros(),
+        other => panic!("{other:?}"),
+    };
+    let seconds = Duration::from_secs(u64::try_from(body_expires_at / 1_000_000).unwrap());
+    let disclosed = httpdate::fmt_http_date(std::time::SystemTime::UNIX_EPOCH + seconds);
+    assert_eq!(first.header("idempotency-key-expires"), Some(&*disclosed));
     fixture
         .clock
         .advance(Duration::from_hours(1) - Duration::from_micros(1));
     // From the store, then from the cache.
     for _ in 0..2 {
-        assert!(fixture.post("/do/status-201", "k1", "{}").await.is_replay());
+        let again = fixture.post("/do/status-201", "k1", "{}").await;
+        assert!(again.is_replay());
+        assert_eq!(again.header("idempotency-key-expires"), Some(&*disclosed));
     }
     fixture.clock.advance(Duration::from_micros(1));
     let answer = fixture.post("/do/status-201", "k1", "{}").await;

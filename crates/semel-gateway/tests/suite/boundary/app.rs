@@ -142,6 +142,13 @@ async fn run(
             .header("x-unlisted", "8")
             .header("etag-like", b"\xff\xfe".as_slice())
             .body(text.into()),
+        // schema-4
+        "schema" => answer
+            .header("semel-schema-version", rest)
+            .header("semel-resource", "thing/1")
+            .header("location", "/things/1")
+            .status(201)
+            .body(text.into()),
         "empty" => Response::builder().status(204).body(Body::empty()),
         "echo" => answer.status(201).body(body.into()),
         other => panic!("unknown path {other}"),

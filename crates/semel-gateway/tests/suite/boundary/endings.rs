@@ -15,6 +15,8 @@ crate::boundary::through_both_entry_points!(
     an_invalid_outcome_header_is_unknown,
     a_success_marked_unknown_returns_504,
     route_outcomes_override_the_status,
+    a_route_may_name_a_class_of_statuses,
+    a_refused_request_is_corrected_under_its_key_for_stripe,
     a_truncated_response_is_unknown,
     a_panic_is_unknown,
     a_panic_is_a_stripe_error,
@@ -230,4 +232,42 @@ async fn drain_waits_and_then_marks_unknown(entry: EntryPoint) {
     let late = fixture.post("/do/status-201", "k2", "{}").await;
     late.refuses(503, "idempotency_store_unavailable");
     assert_eq!(fixture.app.executions(), 1);
+}
+
+async fn a_route_may_name_a_class_of_statuses(entry: EntryPoint) {
+    let fixture = Fixture::with(entry, |layer| {
+        layer.defaults(|route| {
+            let route = route.outcome_class(4, OutcomeKind::Forget)?;
+            route.outcome(404, OutcomeKind::Completed)
+        })
+    })
+    .await;
+    for (status, executions) in [(422, 2), (404, 1)] {
+        let before = fixture.app.executions();
+        for _ in 0..2 {
+            let path = format!("/do/status-{status}");
+            let answer = fixture.post(&path, &format!("k{status}"), "{}").await;
+            assert_eq!(answer.status, status);
+        }
+        assert_eq!(fixture.app.executions() - before, executions, "{status}");
+    }
+    let kept = fixture.status().await;
+    assert_eq!(kept, Some(Status::Completed), "only the 404");
+}
+
+async fn a_refused_request_is_corrected_under_its_key_for_stripe(entry: EntryPoint) {
+    let fixture = Fixture::with(entry, stripe).await;
+    let refused = fixture.post("/do/status-400", "k1", "{}").await;
+    assert_eq!((refused.status.as_u16(), refused.is_replay()), (400, false));
+    assert_eq!(fixture.status().await, None);
+    let corrected = r#"{"amount":1}"#;
+    for replay in [false, true] {
+        let answer = fixture.post("/do/status-201", "k1", corrected).await;
+        assert_eq!((answer.status.as_u16(), answer.is_replay()), (201, replay));
+    }
+    assert_eq!(fixture.app.executions(), 2);
+    // The IETF draft leaves it open; the response is stored.
+    let fixture = Fixture::new(entry).await;
+    fixture.post("/do/status-400", "k1", "{}").await;
+    assert!(fixture.post("/do/status-400", "k1", "{}").await.is_replay());
 }

@@ -2,7 +2,7 @@
 
 use std::io::Write as _;
 
-use semel_core::fingerprint::Options;
+use semel_core::fingerprint::{Options, Precision};
 
 use crate::boundary::fixture::{EntryPoint, Fixture, stripe};
 
@@ -11,6 +11,7 @@ crate::boundary::through_both_entry_points!(
     a_compressed_retry_is_the_same,
     the_query_counts,
     semantic_headers_count_where_listed,
+    listed_fields_enums_and_timestamps_count_by_their_rules,
     the_account_counts_in_the_stripe_dialect,
     credentials_do_not_count,
     the_original_bytes_reach_the_application,
@@ -90,6 +91,44 @@ async fn semantic_headers_count_where_listed(entry: EntryPoint) {
         let answer = call.header("api-version", version).send().await;
         assert_eq!(answer.status, status);
     }
+}
+
+async fn listed_fields_enums_and_timestamps_count_by_their_rules(entry: EntryPoint) {
+    let fixture = Fixture::with(entry, |layer| {
+        layer.defaults(|route| {
+            route.fingerprint(Options {
+                fields: ["/amount", "/currency", "/due"].map(Into::into).to_vec(),
+                enums: vec!["/currency".into()],
+                timestamps: vec![("/due".into(), Precision::Second)],
+                ..Options::default()
+            })
+        })
+    })
+    .await;
+    let first = r#"{"amount":1,"currency":"EUR","due":"2026-01-01T00:00:00Z"}"#;
+    fixture.post("/do/status-201", "k1", first).await;
+    for (body, status) in [
+        (
+            r#"{"amount":1,"currency":"eur","due":"2026-01-01T01:00:00.5+01:00","note":"x"}"#,
+            201,
+        ),
+        (
+            r#"{"amount":2,"currency":"EUR","due":"2026-01-01T00:00:00Z"}"#,
+            422,
+        ),
+        (
+            r#"{"amount":1,"currency":"USD","due":"2026-01-01T00:00:00Z"}"#,
+            422,
+        ),
+        (
+            r#"{"amount":1,"currency":"EUR","due":"2026-01-01T00:00:01Z"}"#,
+            422,
+        ),
+    ] {
+        let answer = fixture.post("/do/status-201", "k1", body).await;
+        assert_eq!(answer.status, status, "{body}");
+    }
+    assert_eq!(fixture.app.executions(), 1);
 }
 
 /// In Stripe's API one credential acts for many accounts.

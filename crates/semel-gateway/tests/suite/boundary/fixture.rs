@@ -245,7 +245,7 @@ impl Answer {
         let problem = self.json();
         assert_eq!(problem["code"], code);
         assert_eq!(problem["status"], status);
-        assert_eq!(problem["type"], format!("{}{code}", semel_http::TYPE_BASE));
+        assert_eq!(problem["type"], "about:blank", "no error_base is set");
         assert!(problem["title"].is_string() && problem["detail"].is_string());
         assert!(problem["retryable"].is_boolean());
         assert!(!self.is_replay());

@@ -1,6 +1,7 @@
 //! The status endpoint, and the headers that the gateway adds for the application.
 
 use axum::http::Method;
+use semel_core::Store as _;
 
 use crate::boundary::fixture::{Answer, Call, EntryPoint, Fixture};
 
@@ -54,4 +55,43 @@ async fn the_downstream_key_is_the_same_on_every_attempt() {
     let keys = values("semel-downstream-key");
     assert_eq!(keys[0], keys[1]);
     assert_ne!(keys[0], keys[2]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_status_of_a_dead_letter_has_a_longer_retry_after() {
+    let fixture = Fixture::new(EntryPoint::Gateway).await;
+    fixture.post("/do/status-503", "k1", "{}").await;
+    let fence = fixture.records().await[0].fence();
+    let path = format!("/.semel/operations/{}", fence.id);
+    for (dead_lettered, seconds) in [(false, 1), (true, 300)] {
+        if dead_lettered {
+            let dead = fixture.store.dead_letter(fence, "exhausted".into());
+            dead.await.unwrap();
+        }
+        let status = read_status(&fixture, &path, Some("acme")).await;
+        assert_eq!(status.json()["retry_after"], seconds);
+        let header = seconds.to_string();
+        assert_eq!(status.header("retry-after"), Some(header.as_str()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_gateway_serves_the_pages_of_its_error_codes() {
+    let fixture = Fixture::with(EntryPoint::Gateway, |layer| {
+        layer.error_base(semel_gateway::ERROR_PATH)
+    });
+    let fixture = fixture.await;
+    let refused = fixture.post("/do/status-201", "", "{}").await;
+    let refused = refused.json();
+    let page = refused["type"].as_str().unwrap();
+    let answer = read_status(&fixture, page, None).await;
+    assert_eq!(answer.status, 200);
+    assert_eq!(
+        answer.header("content-type"),
+        Some("text/html; charset=utf-8")
+    );
+    assert!(answer.text().contains("idempotency_key_missing"));
+    let none = read_status(&fixture, "/.semel/errors/no_such_code", None).await;
+    assert_eq!(none.status, 404);
+    assert_eq!(fixture.app.executions(), 0);
 }

@@ -118,7 +118,14 @@ fn literals_of(path: &Path) -> Vec<String> {
 fn names_in_code() -> BTreeSet<String> {
     let is_metric = |text: &String| {
         let rest = PREFIXES.iter().find_map(|prefix| text.strip_prefix(prefix));
-        let suffixes = ["_total", "_seconds", "_count", "_backlog"];
+        let suffixes = [
+            "_total",
+            "_seconds",
+            "_count",
+            "_backlog",
+            "_waiting",
+            "_unreconciled",
+        ];
         let is_name = |rest: &str| rest.chars().all(|c| c.is_ascii_lowercase() || c == '_');
         rest.is_some_and(is_name) && suffixes.iter().any(|suffix| text.ends_with(suffix))
     };

@@ -12,7 +12,7 @@ use crate::deploy::{path, promql, text};
 
 const FILE: &str = "deploy/prometheus/semel.rules.yml";
 /// Where the pages of `docs/` are on the web, without their `.md`.
-const PAGES: &str = "https://semel.dev/";
+const PAGES: &str = "https://docs.example/semel/";
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -110,17 +110,22 @@ fn check_link(url: &str) {
     );
 }
 
-/// `promtool` checks the syntax and runs the unit tests of the alerts.
-#[test]
-fn promtool_accepts_the_rules() {
+/// The path of `promtool`, if it is installed.
+pub(crate) fn promtool() -> Option<PathBuf> {
     let search = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&search)
         .map(|directory| directory.join("promtool"))
         .find(|program: &PathBuf| program.is_file());
-    let Some(promtool) = found else {
+    if found.is_none() {
         println!("SKIPPED: promtool is not installed (Debian has it in `prometheus`)");
-        return;
-    };
+    }
+    found
+}
+
+/// `promtool` checks the syntax and runs the unit tests of the alerts.
+#[test]
+fn promtool_accepts_the_rules() {
+    let Some(promtool) = promtool() else { return };
     for (verb, file) in [
         ("check", FILE),
         ("test", "deploy/prometheus/semel.rules.test.yml"),

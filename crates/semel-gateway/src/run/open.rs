@@ -1,0 +1,46 @@
+//! Opens the store of a configuration.
+
+use semel_core::Memory;
+use semel_core::store::AnyStore;
+use semel_postgres::Postgres;
+use semel_sqlite::Sqlite;
+
+use super::Error;
+#[cfg(feature = "redis")]
+use crate::config::CacheUrl;
+use crate::config::{Config, StoreUrl};
+
+/// Opens a store. Its type is erased: the rest of the process is compiled once, not once for each
+/// kind of store.
+///
+/// # Errors
+/// The store cannot be opened.
+pub async fn open_store(store: &StoreUrl) -> Result<AnyStore, Error> {
+    Ok(match store {
+        StoreUrl::Sqlite(path) => AnyStore::new(Sqlite::open(path).await?),
+        StoreUrl::Postgres(url) => AnyStore::new(Postgres::open(url.expose()).await?),
+        StoreUrl::Memory => {
+            tracing::warn!("the store is `memory:`: all records are lost when the process ends");
+            AnyStore::new(Memory::default())
+        }
+    })
+}
+
+/// The store of a configuration, and the same store without its cache, for the outbox.
+pub(super) async fn open_stores(config: &Config) -> Result<(AnyStore, AnyStore), Error> {
+    let store = open_store(&config.store).await?;
+    #[cfg(feature = "redis")]
+    if let Some(CacheUrl(cache)) = &config.cache {
+        let cached = semel_redis::Options::new(cache.expose());
+        let cached = cached.open(store.clone()).await?;
+        return Ok((AnyStore::new(cached), store));
+    }
+    #[cfg(not(feature = "redis"))]
+    if config.cache.is_some() {
+        return Err(Error::NotBuilt {
+            key: "cache",
+            feature: "redis",
+        });
+    }
+    Ok((store.clone(), store))
+}

@@ -1,0 +1,3 @@
+-- What processes have published, and its revision.
+SELECT revision, document
+FROM semel.contracts
