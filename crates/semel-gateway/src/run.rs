@@ -233,7 +233,7 @@ async fn republish<S: Store>(current: CurrentLayer<S>, stop: CancellationToken) 
             () = stop.cancelled() => return,
             () = tokio::time::sleep(REPUBLISH_EVERY) => {}
         }
-        if let Err(error) = current.load_full().publish().await {
+        if let Err(error) = current.load_full().keep_published().await {
             tracing::warn!(%error, "the contracts could not be published again");
         }
     }

@@ -45,6 +45,22 @@ impl<S: Store> Layer<S> {
         published
     }
 
+    /// Publishes the contracts again if they are missing in the store, which may have been restored
+    /// from a backup. Otherwise it only reads what is published, so it may be called often.
+    ///
+    /// # Errors
+    /// As [`publish`](Layer::publish).
+    pub async fn keep_published(&self) -> Result<(), ContractError> {
+        let published = self.state.store.contracts().await?.contracts;
+        let is_complete = routes::offered(&self.rules)
+            .iter()
+            .all(|offered| offered.is_published(&published));
+        if is_complete {
+            return Ok(());
+        }
+        self.publish().await
+    }
+
     /// As [`publish`](Layer::publish), and accepts every change that it would refuse: retries of
     /// the records that it lists will execute again.
     ///

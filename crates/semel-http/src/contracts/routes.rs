@@ -28,6 +28,21 @@ pub(super) struct RouteContract {
     pub(super) rules: Option<(Box<str>, FingerprintRules)>,
 }
 
+impl RouteContract {
+    /// Whether the store has it.
+    pub(super) fn is_published(&self, contracts: &Contracts) -> bool {
+        let has_identity = self.identity.as_ref().is_none_or(|identity| {
+            let mut routes = contracts.routes.iter();
+            routes.any(|known| known.route == self.route && known.identity == *identity)
+        });
+        let has_rules = self.rules.as_ref().is_none_or(|(operation, rules)| {
+            let mut sets = contracts.rule_sets.iter();
+            sets.any(|set| set.operation == *operation && set.id == rules.id().0)
+        });
+        has_identity && has_rules
+    }
+}
+
 /// The contracts of all routes, and of requests without one.
 pub(super) fn offered(rules: &Rules) -> Vec<RouteContract> {
     let listed = rules.listed.iter().map(|(method, guard)| {
