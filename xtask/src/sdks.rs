@@ -14,28 +14,17 @@ use crate::process::{Interrupt, Interrupted, run_interruptible};
 /// How long a registry may be silent, in seconds. Without a network, installation takes this long to fail.
 const REGISTRY_PATIENCE: &str = "15";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sdk {
-    StripePython,
-    StripeNode,
-    /// The database driver of `examples/python`.
-    Psycopg,
-    /// The database driver of `examples/node`.
-    NodePg,
-    /// Tests the admin API against its `OpenAPI` description.
-    Schemathesis,
-    /// Drives a browser through the console.
-    Playwright,
+/// Packages that tests load, in one directory.
+#[derive(Debug)]
+struct Sdk {
+    name: &'static str,
+    /// Tests read its path from this variable. A developer's setting wins.
+    variable: &'static str,
+    language: Language,
+    /// The modules, and their requirements in the syntax of the registry. Change a version here to
+    /// test a newer one.
+    packages: &'static [(&'static str, &'static str)],
 }
-
-const ALL: [Sdk; 6] = [
-    Sdk::StripePython,
-    Sdk::StripeNode,
-    Sdk::Psycopg,
-    Sdk::NodePg,
-    Sdk::Schemathesis,
-    Sdk::Playwright,
-];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Language {
@@ -43,87 +32,94 @@ enum Language {
     Node,
 }
 
+const ALL: [Sdk; 8] = [
+    Sdk {
+        name: "stripe-python",
+        variable: "SEMEL_STRIPE_PYTHON",
+        language: Language::Python,
+        packages: &[("stripe", "stripe==16.1.0")],
+    },
+    Sdk {
+        name: "stripe-node",
+        variable: "SEMEL_STRIPE_NODE",
+        language: Language::Node,
+        packages: &[("stripe", "stripe@23.1.0")],
+    },
+    // The database drivers of `examples/python` and `examples/node`; the first with the client
+    // library of PostgreSQL, which not every machine has.
+    Sdk {
+        name: "psycopg",
+        variable: "SEMEL_PSYCOPG",
+        language: Language::Python,
+        packages: &[("psycopg", "psycopg[binary]==3.3.8")],
+    },
+    Sdk {
+        name: "node-pg",
+        variable: "SEMEL_NODE_PG",
+        language: Language::Node,
+        packages: &[("pg", "pg@8.23.1")],
+    },
+    // Tests the admin API against its `OpenAPI` description.
+    Sdk {
+        name: "schemathesis",
+        variable: "SEMEL_SCHEMATHESIS",
+        language: Language::Python,
+        packages: &[("schemathesis", "schemathesis==4.32.5")],
+    },
+    // Drives a browser through the console.
+    Sdk {
+        name: "playwright",
+        variable: "SEMEL_PLAYWRIGHT",
+        language: Language::Python,
+        packages: &[("playwright", "playwright==1.65.0")],
+    },
+    // Applications behind the gateway, which route paths and close connections each in their own way,
+    // and an HTTP client.
+    Sdk {
+        name: "express",
+        variable: "SEMEL_EXPRESS",
+        language: Language::Node,
+        packages: &[("express", "express@5.3.0")],
+    },
+    Sdk {
+        name: "python-web",
+        variable: "SEMEL_PYTHON_WEB",
+        language: Language::Python,
+        packages: &[
+            ("django", "django==5.2.19"),
+            ("flask", "flask==3.1.3"),
+            ("gunicorn", "gunicorn==27.0.1"),
+            ("httpx", "httpx==0.28.1"),
+            ("uvicorn", "uvicorn==0.54.0"),
+        ],
+    },
+];
+
 impl Sdk {
-    fn language(self) -> Language {
-        match self {
-            Self::StripePython | Self::Psycopg | Self::Schemathesis | Self::Playwright => {
-                Language::Python
-            }
-            Self::StripeNode | Self::NodePg => Language::Node,
-        }
+    /// With the versions, so that another one is installed anew.
+    fn directory_name(&self) -> String {
+        let versions = self.packages.iter().map(|(_, requirement)| {
+            let version = requirement.rsplit(['=', '@']).next();
+            format!("-{}", version.unwrap_or_default())
+        });
+        self.name.to_owned() + &versions.collect::<String>()
     }
 
-    /// The version under test. Change it here to test a newer one.
-    fn version(self) -> &'static str {
-        match self {
-            Self::StripePython => "16.1.0",
-            Self::StripeNode => "23.1.0",
-            Self::Psycopg => "3.3.8",
-            Self::NodePg => "8.23.1",
-            Self::Schemathesis => "4.32.5",
-            Self::Playwright => "1.65.0",
-        }
-    }
-
-    /// Tests read the SDK's path from this variable. A developer's setting wins.
-    fn variable(self) -> &'static str {
-        match self {
-            Self::StripePython => "SEMEL_STRIPE_PYTHON",
-            Self::StripeNode => "SEMEL_STRIPE_NODE",
-            Self::Psycopg => "SEMEL_PSYCOPG",
-            Self::NodePg => "SEMEL_NODE_PG",
-            Self::Schemathesis => "SEMEL_SCHEMATHESIS",
-            Self::Playwright => "SEMEL_PLAYWRIGHT",
-        }
-    }
-
-    fn directory_name(self) -> String {
-        let name = match self {
-            Self::StripePython => "stripe-python",
-            Self::StripeNode => "stripe-node",
-            Self::Psycopg => "psycopg",
-            Self::NodePg => "node-pg",
-            Self::Schemathesis => "schemathesis",
-            Self::Playwright => "playwright",
-        };
-        format!("{name}-{}", self.version())
-    }
-
-    /// The name of the module to import.
-    fn module(self) -> &'static str {
-        match self {
-            Self::StripePython | Self::StripeNode => "stripe",
-            Self::Psycopg => "psycopg",
-            Self::NodePg => "pg",
-            Self::Schemathesis => "schemathesis",
-            Self::Playwright => "playwright",
-        }
-    }
-
-    /// The requirement in the syntax of its registry.
-    fn requirement(self) -> String {
-        let (module, version) = (self.module(), self.version());
-        match self {
-            Self::StripePython | Self::Schemathesis | Self::Playwright => {
-                format!("{module}=={version}")
-            }
-            // With the client library of PostgreSQL, which not every machine has.
-            Self::Psycopg => format!("{module}[binary]=={version}"),
-            Self::StripeNode | Self::NodePg => format!("{module}@{version}"),
-        }
+    fn requirements(&self) -> impl Iterator<Item = &'static str> {
+        self.packages.iter().map(|(_, requirement)| *requirement)
     }
 
     /// The value of the variable: the interpreter that has the SDK, or its directory.
-    fn entry_point(self, directory: &Path) -> PathBuf {
-        match self.language() {
+    fn entry_point(&self, directory: &Path) -> PathBuf {
+        match self.language {
             Language::Python => directory.join("bin/python"),
             Language::Node => directory.to_path_buf(),
         }
     }
 
     /// The commands that install it into a new directory. They run no code of a package.
-    fn install_commands(self, directory: &Path) -> Vec<Command> {
-        match self.language() {
+    fn install_commands(&self, directory: &Path) -> Vec<Command> {
+        match self.language {
             Language::Python => {
                 let mut environment = Command::new("python3");
                 environment.args(["-m", "venv"]).arg(directory);
@@ -132,7 +128,7 @@ impl Sdk {
                     .args(["-m", "pip", "install", "--quiet"])
                     .args(["--disable-pip-version-check", "--only-binary=:all:"])
                     .args(["--retries=1", "--timeout", REGISTRY_PATIENCE])
-                    .arg(self.requirement());
+                    .args(self.requirements());
                 vec![environment, install]
             }
             Language::Node => {
@@ -143,24 +139,27 @@ impl Sdk {
                     .arg(format!("--fetch-timeout={REGISTRY_PATIENCE}000"))
                     .arg("--prefix")
                     .arg(directory)
-                    .arg(self.requirement());
+                    .args(self.requirements());
                 vec![install]
             }
         }
     }
 
     /// Whether the language can load it. The interpreter may have changed since it was installed.
-    fn loads_from(self, directory: &Path) -> bool {
-        let module = self.module();
-        let mut command = match self.language() {
+    fn loads_from(&self, directory: &Path) -> bool {
+        let load = |how: fn(&str) -> String| {
+            let loads = self.packages.iter().map(|(module, _)| how(module));
+            loads.collect::<Vec<_>>().join(";")
+        };
+        let mut command = match self.language {
             Language::Python => {
                 let mut command = Command::new(self.entry_point(directory));
-                command.args(["-c", &format!("import {module}")]);
+                command.args(["-c", &load(|module| format!("import {module}"))]);
                 command
             }
             Language::Node => {
                 let mut command = Command::new("node");
-                command.args(["-e", &format!("require('{module}')")]);
+                command.args(["-e", &load(|module| format!("require('{module}')"))]);
                 command
             }
         };
@@ -193,15 +192,16 @@ impl Sdks {
 pub(crate) fn install(root: &Path, may_install: bool, interrupt: &Interrupt) -> Result<Sdks> {
     let sdks = sdk_directory(root, env::var_os("CARGO_TARGET_DIR"));
     let mut installed = Vec::new();
-    for sdk in ALL {
-        if env::var_os(sdk.variable()).is_some_and(|path| !path.is_empty()) {
-            println!("{sdk:?}: given by {}", sdk.variable());
+    for sdk in &ALL {
+        let Sdk { name, variable, .. } = sdk;
+        if env::var_os(variable).is_some_and(|path| !path.is_empty()) {
+            println!("{name}: given by {variable}");
             continue;
         }
         match install_one(sdk, &sdks, may_install, interrupt) {
-            Ok(directory) => installed.push((sdk.variable(), sdk.entry_point(&directory))),
+            Ok(directory) => installed.push((*variable, sdk.entry_point(&directory))),
             Err(error) if error.is::<Interrupted>() => return Err(error),
-            Err(error) => println!("SKIPPED: the tests with {sdk:?}: {error:#}"),
+            Err(error) => println!("SKIPPED: the tests with {name}: {error:#}"),
         }
     }
     Ok(Sdks { installed })
@@ -213,7 +213,12 @@ fn sdk_directory(root: &Path, target_directory: Option<OsString>) -> PathBuf {
     root.join(target).join("sdks")
 }
 
-fn install_one(sdk: Sdk, sdks: &Path, may_install: bool, interrupt: &Interrupt) -> Result<PathBuf> {
+fn install_one(
+    sdk: &Sdk,
+    sdks: &Path,
+    may_install: bool,
+    interrupt: &Interrupt,
+) -> Result<PathBuf> {
     let directory = sdks.join(sdk.directory_name());
     if sdk.loads_from(&directory) {
         return Ok(directory);
@@ -261,7 +266,7 @@ mod tests {
     fn no_install_installs_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let sdks = directory.path().join("sdks");
-        for sdk in ALL {
+        for sdk in &ALL {
             let error = install_one(sdk, &sdks, false, &Interrupt::never()).unwrap_err();
             assert!(error.to_string().contains("--no-install"), "{error}");
         }
@@ -270,17 +275,21 @@ mod tests {
 
     #[test]
     fn the_directory_name_contains_the_version() {
-        for sdk in ALL {
-            assert!(sdk.directory_name().ends_with(sdk.version()));
-        }
+        let names = ALL.iter().map(Sdk::directory_name).collect::<Vec<_>>();
+        assert_eq!(names[0], "stripe-python-16.1.0");
+        assert_eq!(names[1], "stripe-node-23.1.0");
+        assert_eq!(names[2], "psycopg-3.3.8");
+        assert_eq!(names[7], "python-web-5.2.19-3.1.3-27.0.1-0.28.1-0.54.0");
     }
 
     #[test]
     fn the_examples_pin_the_tested_versions() {
+        let all: Vec<&str> = ALL.iter().flat_map(Sdk::requirements).collect();
         let python = include_str!("../../examples/python/requirements.txt");
-        assert_eq!(python.trim(), Sdk::Psycopg.requirement());
+        assert!(all.contains(&python.trim()), "{python}");
         let node = include_str!("../../examples/node/package.json");
-        let pinned = format!("\"pg\": \"{}\"", Sdk::NodePg.version());
+        let pg = all.iter().find_map(|one| one.strip_prefix("pg@"));
+        let pinned = format!("\"pg\": \"{}\"", pg.unwrap());
         assert!(node.contains(&pinned), "{node}");
     }
 }

@@ -153,7 +153,21 @@ fn published(contracts: &Contracts) -> String {
         let (by, route, reason) = (&accepted.by, &accepted.route, &accepted.reason);
         format!("accepted by {by} for {route}: {reason}")
     });
-    let lines: Vec<_> = routes.chain(rules).chain(acceptances).collect();
+    let rollbacks = contracts.rollbacks.iter().map(|lost| {
+        let record = &lost.record;
+        match &lost.accepted {
+            Some(accepted) => format!(
+                "the store lost record {record}: accepted by {}: {}",
+                accepted.by, accepted.reason
+            ),
+            None => format!("the store lost record {record}: run `semel store accept`"),
+        }
+    });
+    let lines: Vec<_> = routes
+        .chain(rules)
+        .chain(acceptances)
+        .chain(rollbacks)
+        .collect();
     lines_or(&lines, "nothing is published")
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result, bail};
 use clap::error::ErrorKind;
 use semel_core::canonical;
-use semel_core::fingerprint::{Options, Precision, Request, Rules};
+use semel_core::fingerprint::{Authority, Hosts, Options, Precision, Request, Rules};
 
 /// Far more than a gateway accepts (8 MiB by default); canonicalising takes a few times the size in
 /// memory.
@@ -48,6 +48,10 @@ pub(crate) struct Args {
     #[arg(long)]
     query: Option<String>,
 
+    /// Host of the request; without it as with `hosts = "any"`
+    #[arg(long)]
+    host: Option<String>,
+
     /// A semantic header of the route, as sent (repeatable)
     #[arg(long = "header", value_name = "NAME:VALUE", value_parser = header)]
     headers: Vec<(String, String)>,
@@ -83,6 +87,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let rules = Rules::new(&args.options()).unwrap_or_else(|error| {
         clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")).exit()
     });
+    let rules = rules.with_hosts(&match args.host {
+        Some(_) => Hosts::default(),
+        None => Hosts::any(),
+    });
     let body = read(args.file.as_deref())?;
     if args.canonical {
         let canonical = canonical::pure(&body)
@@ -117,6 +125,12 @@ impl Args {
         if let Some(query) = &self.query {
             request = request.query(query);
         }
+        if let Some(host) = &self.host {
+            request = request.authority(Authority {
+                scheme: None,
+                host: host.as_bytes(),
+            });
+        }
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
@@ -128,6 +142,7 @@ impl Args {
             .query
             .as_deref()
             .map_or_else(|| "none".into(), |query| format!("{query:?}"));
+        let host = self.host.as_deref().unwrap_or("none");
         let headers: Vec<_> = self
             .headers
             .iter()
@@ -141,7 +156,7 @@ impl Args {
         format!(
             "body: {rule} ({length} bytes)\n\
              also hashed: operation {:?}, method {:?}, path {:?}, query {query}, \
-             content type {:?} (type, subtype and charset), semantic headers: {headers}\n\
+             host {host}, content type {:?} (type, subtype and charset), semantic headers: {headers}\n\
              rules: {} ignored, {} defaults, {} decimals, {} fields, {} enums, {} timestamps\n",
             self.operation,
             self.method,

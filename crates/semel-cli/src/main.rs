@@ -12,6 +12,7 @@ mod migrate;
 mod operations;
 mod outbox;
 mod startup;
+mod store;
 mod worker;
 
 use std::io::IsTerminal as _;
@@ -76,6 +77,11 @@ Examples:
     /// List outbox events that the broker refused, and retry them
     #[command(after_help = "Example:\n  semel outbox list")]
     Outbox(outbox::Args),
+    /// Trust a store again that lost records
+    #[command(
+        after_help = "Example:\n  semel store accept --store postgres://semel@db.example/semel --reason 'OPS-413: restored, and compared with the provider'"
+    )]
+    Store(store::Args),
     /// Run the background jobs (sweep, reconcile, retention, outbox relay) without serving requests
     #[command(after_help = "Example:\n  semel worker --config semel.toml")]
     Worker(worker::Args),
@@ -94,6 +100,7 @@ fn main() -> ExitCode {
         Command::Migrate(args) => migrate::run(&args),
         Command::Operations(args) => operations::run(&args),
         Command::Outbox(args) => outbox::run(&args),
+        Command::Store(args) => store::run(&args),
         Command::Worker(args) => worker::run(args),
     };
     match ended {

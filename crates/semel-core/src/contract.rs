@@ -39,6 +39,36 @@ pub struct Contracts {
     /// Changes that a person accepted, oldest first.
     #[serde(default)]
     pub acceptances: Vec<Acceptance>,
+    /// Losses of records that processes noticed, oldest first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rollbacks: Vec<Rollback>,
+}
+
+/// The store lost a record within its replay window: it was restored from a backup, or its tables
+/// were emptied. Keys that it forgot could execute again, so nothing is granted until a person
+/// accepts it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rollback {
+    /// When a process noticed it, in microseconds since the Unix epoch.
+    pub noticed_at: i64,
+    /// The record that is gone.
+    pub record: Box<str>,
+    /// Who accepted it.
+    #[serde(default)]
+    pub accepted: Option<AcceptedRollback>,
+}
+
+/// A person's decision to trust a store again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AcceptedRollback {
+    /// When, in microseconds since the Unix epoch.
+    pub at: i64,
+    /// Who.
+    pub by: Box<str>,
+    /// Why.
+    pub reason: Box<str>,
 }
 
 /// The identity contract of one route, and when a process last published it.
@@ -65,6 +95,9 @@ pub struct IdentityContract {
     pub key: Box<str>,
     /// How the tenant is found, such as `header:x-account-id`.
     pub tenant: Box<str>,
+    /// Whether only the exact spelling of a path is matched: see [`path`](crate::path).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub match_exactly: bool,
 }
 
 /// One set of fingerprint rules of one operation.
@@ -154,6 +187,11 @@ impl Contracts {
         serde_json::from_str(text).map_err(|error| error.to_string())
     }
 
+    /// The loss of records that no person has accepted, if there is one.
+    pub fn unaccepted_rollback(&self) -> Option<&Rollback> {
+        self.rollbacks.iter().find(|lost| lost.accepted.is_none())
+    }
+
     /// The rules with that id, of any operation.
     pub fn rules(&self, id: RulesId) -> Option<&PublishedRules> {
         self.rule_sets.iter().find(|set| set.id == id.0)
@@ -204,17 +242,40 @@ impl RecordsInUse {
 
 impl fmt::Display for IdentityContract {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.operation {
-            Some(name) => write!(f, "operation {name:?}")?,
-            None => f.write_str("every path its own operation")?,
+        let [operation, key_scope, key, tenant, spelling] = self.parts();
+        write!(f, "{operation}, {key_scope}, {key}, {tenant}")?;
+        if self.match_exactly {
+            write!(f, ", {spelling}")?;
         }
+        Ok(())
+    }
+}
+
+impl IdentityContract {
+    /// What it consists of, each in a few words.
+    pub fn parts(&self) -> [String; 5] {
         let Self {
+            operation,
             key_scope,
             key,
             tenant,
-            ..
+            match_exactly,
         } = self;
-        write!(f, ", key scope {key_scope}, key {key}, tenant {tenant}")
+        let spelling = if *match_exactly {
+            "matched exactly"
+        } else {
+            "matched in every spelling"
+        };
+        [
+            match operation {
+                Some(name) => format!("operation {name:?}"),
+                None => "every path its own operation".to_owned(),
+            },
+            format!("key scope {key_scope}"),
+            format!("key {key}"),
+            format!("tenant {tenant}"),
+            spelling.to_owned(),
+        ]
     }
 }
 

@@ -22,6 +22,7 @@
 mod command;
 mod form;
 mod frame;
+mod hosts;
 mod media;
 mod multipart;
 mod pointer;
@@ -35,6 +36,7 @@ use std::str::FromStr;
 use crate::canonical::{MAX_DEPTH, NotIJson};
 use frame::{Domain, Frame, Tag};
 
+pub use hosts::{Authority, Hosts, MAX_HOSTS};
 pub use pointer::Pointer;
 pub use request::{Request, Rule};
 pub use rules::{MAX_DEFAULT, MAX_RULES, Options, Rules, RulesId};
@@ -298,6 +300,14 @@ pub enum Error {
     /// Configuration: a header that cannot be part of a fingerprint.
     #[error("header {name:?}: {problem}")]
     Header {
+        /// As configured.
+        name: String,
+        /// And the way out.
+        problem: &'static str,
+    },
+    /// Configuration: not a list of equivalent hosts.
+    #[error("host {name:?}: {problem}")]
+    Host {
         /// As configured.
         name: String,
         /// And the way out.

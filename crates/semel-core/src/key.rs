@@ -29,9 +29,10 @@ mod syntax;
 mod weakness;
 
 use std::fmt;
-use std::fmt::Write as _;
 
 use sha2::{Digest as _, Sha256};
+
+use crate::hex;
 
 pub use hasher::{KeyHasher, MIN_SECRET_BYTES, ShortSecret};
 pub use syntax::{Dialect, Format, Syntax};
@@ -101,11 +102,7 @@ impl Key {
     /// Eight hexadecimal digits to find a key by in logs.
     pub fn short_hash(&self) -> String {
         let digest = Sha256::digest(self.0.as_bytes());
-        digest.iter().take(4).fold(String::new(), |mut text, byte| {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-            text
-        })
+        hex(&digest[..4])
     }
 
     /// Takes printable ASCII of the right length.

@@ -182,6 +182,8 @@ pub struct Unknown {
     pub reconcile_after: Timestamp,
     /// Whether it waits for a person.
     pub dead_lettered: bool,
+    /// Whether it became unknown by this call, which found its lease expired. Exactly one call does.
+    pub lease_expired: bool,
 }
 
 /// An operation whose replay window is over.

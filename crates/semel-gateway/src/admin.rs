@@ -8,8 +8,6 @@ mod openapi;
 mod problem;
 mod token;
 
-use std::io;
-use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -27,6 +25,7 @@ use http::{Method, StatusCode, Uri};
 use metrics_exporter_prometheus::PrometheusHandle;
 use semel_core::Store;
 use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use utoipa::OpenApi as _;
 use utoipa_axum::router::OpenApiRouter;
 
@@ -35,6 +34,7 @@ pub use api::{Api, FullStore};
 pub use token::Token;
 
 use crate::error_pages::ERROR_PATH;
+use crate::server::{self, Drained, Limits};
 use access::AccessGuard;
 use console::Console;
 use openapi::{AuthProblems, BaseDocument, documented};
@@ -43,6 +43,9 @@ use problem::Problem;
 /// The readiness timeout. Orchestrators give a probe about a second; a store that takes longer than
 /// this is not ready.
 pub const READY_WITHIN: Duration = Duration::from_secs(2);
+
+/// Concurrent connections: many times what probes, scrapers and operators need.
+const MAX_CONNECTIONS: usize = 512;
 
 /// The path of the Prometheus metrics.
 const METRICS: &str = "/metrics";
@@ -98,6 +101,7 @@ where
         reconcilers: api.reconcilers.clone(),
         key_hasher: api.key_hasher.clone(),
         counts: api.counts.clone(),
+        layer: Arc::clone(&api.layer),
         outbox: outbox.clone(),
         ready: {
             let ready = ready.clone();
@@ -138,22 +142,22 @@ where
         .layer(middleware::from_fn(add_security_headers))
 }
 
-/// Serves until `shutdown` completes, then drains the requests in flight.
-///
-/// # Errors
-/// When the listener fails.
+/// Serves until `shutdown` is cancelled, then drains the requests in flight. Clients are bounded as
+/// those of the gateway, and in number, so that they cannot take its file descriptors.
 ///
 /// # Cancellation
-/// Dropping the future stops accepting. Requests in flight run in tasks of their own and finish.
+/// Dropping the future closes every connection at once.
 pub async fn serve(
     listener: TcpListener,
     router: Router,
-    shutdown: impl Future<Output = ()> + Send + 'static,
-) -> io::Result<()> {
-    let service = router.into_make_service_with_connect_info::<SocketAddr>();
-    axum::serve(listener, service)
-        .with_graceful_shutdown(shutdown)
-        .await
+    limits: Limits,
+    shutdown: CancellationToken,
+) -> Drained {
+    let limits = Limits {
+        max_connections: limits.max_connections.min(MAX_CONNECTIONS),
+        ..limits
+    };
+    server::serve(listener, router, limits, None, shutdown).await
 }
 
 async fn add_security_headers(request: Request, next: Next) -> Response {
@@ -246,14 +250,4 @@ fn openapi_document(json: &OnceLock<Option<Bytes>>) -> Response {
         Some(json) => ([(CONTENT_TYPE, "application/json")], json).into_response(),
         None => Problem::internal("the OpenAPI document could not be serialized").into_response(),
     }
-}
-
-/// Bytes in hexadecimal.
-fn hex(bytes: &[u8]) -> String {
-    use std::fmt::Write as _;
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
 }

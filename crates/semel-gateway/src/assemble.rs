@@ -21,6 +21,7 @@ pub fn build_layer<S: Store>(config: &Config, store: S) -> Result<Layer<S>, reco
     let tenant = tenant::resolver(&config.tenant);
     let layer = Layer::new(store)
         .cache_bytes(config.replay_cache)
+        .max_buffered(usize::try_from(config.limits.max_buffered).unwrap_or(usize::MAX))
         .tenant(move |head| tenant(head));
     apply(config, layer)
 }
@@ -45,6 +46,7 @@ fn apply<S: Store>(config: &Config, layer: Layer<S>) -> Result<Layer<S>, reconci
         .dialect(config.dialect)
         .header(config.header.clone())
         .replayed_header(config.replayed_header.clone())
+        .hosts(&config.hosts)
         .status_path(STATUS_PATH)
         .error_base(config.error_base.clone())
         .dead_letter_retry_after(config.dead_letter_retry_after)
@@ -85,6 +87,9 @@ fn configure(route: Route, configured: &RouteConfig) -> Result<Route, route::Err
     if let Some(operation) = &configured.operation {
         route = route.operation(operation.clone());
     }
+    if configured.match_exactly {
+        route = route.match_exactly();
+    }
     if let Some(was) = &configured.was {
         route = route.was(was.clone());
     }
@@ -118,6 +123,8 @@ pub(crate) fn upstream(config: &Config) -> Result<Upstream, Error> {
         .parse()
         .map_err(|_| invalid(ConfigError::Host))?;
     let mut upstream = UpstreamConfig::new(uri);
+    upstream.guarded_idle = config.limits.upstream_idle;
+    upstream.trusted_proxies.clone_from(&config.trusted_proxies);
     if address.is_secure() {
         upstream.tls = Some(Arc::new(
             client_tls::with_native_roots().map_err(Error::RootCertificates)?,

@@ -25,6 +25,7 @@ mod admin;
 mod document;
 mod environment;
 mod fingerprint;
+mod hosts;
 mod key_storage;
 mod limits;
 mod outbox;
@@ -46,12 +47,13 @@ mod warnings;
 mod webhook;
 
 use std::io::Read as _;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
 use http::HeaderName;
+use ipnet::IpNet;
+use semel_core::fingerprint::Hosts;
 use semel_core::key::{Dialect, KeyHasher};
 use semel_seal::Keyring;
 
@@ -87,6 +89,8 @@ pub struct Config {
     pub listen: Listen,
     /// The application; only a worker or a console may be without it.
     pub upstream: Option<Upstream>,
+    /// Peers whose `Forwarded` and `X-Forwarded-*` headers are kept.
+    pub trusted_proxies: Vec<IpNet>,
     /// Where records are stored.
     pub store: StoreUrl,
     /// The dialect of the key header and of error responses.
@@ -95,6 +99,8 @@ pub struct Config {
     pub header: HeaderName,
     /// The header that marks a replay.
     pub replayed_header: HeaderName,
+    /// Which hosts are the same target.
+    pub hosts: Hosts,
     /// The prefix of the `type` of a problem.
     pub error_base: Box<str>,
     /// A Redis cache of responses, shared by all processes.
@@ -229,6 +235,9 @@ impl Source {
     }
 
     fn load_text(&self, role: Role, problems: Problems) -> Result<Config, Report> {
+        if problems.has_long_line() {
+            return problems.into_result(None);
+        }
         let settings = Settings {
             environment: &self.environment,
             problems: &problems,
@@ -301,13 +310,15 @@ impl Source {
             tenant::report_missing(problems);
         }
         Config {
-            listen: listen.map_or_else(|| loopback(8080), |(listen, _)| listen),
+            listen: listen.map_or_else(|| Listen::loopback(8080), |(listen, _)| listen),
             upstream,
+            trusted_proxies: document.trusted_proxies,
             store,
             cache: cache.map(|(cache, _)| cache),
             dialect: document.dialect,
             header: document.header,
             replayed_header: document.replayed_header,
+            hosts: document.hosts,
             error_base: document.error_base,
             replay_cache: document.replay_cache,
             admin,
@@ -367,13 +378,6 @@ impl Settings<'_> {
                 })
             })
     }
-}
-
-const fn loopback(port: u16) -> Listen {
-    Listen::new(SocketAddr::new(
-        std::net::IpAddr::V4(Ipv4Addr::LOCALHOST),
-        port,
-    ))
 }
 
 fn header_name(text: &str) -> Result<HeaderName, String> {

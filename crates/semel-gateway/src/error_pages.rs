@@ -21,7 +21,7 @@ macro_rules! pages {
 }
 
 /// The pages by code, in Markdown.
-static PAGES: [(&str, &str); 36] = pages! {
+static PAGES: [(&str, &str); 39] = pages! {
     admin_body_incomplete
     admin_body_too_large
     admin_cross_site
@@ -51,9 +51,12 @@ static PAGES: [(&str, &str); 36] = pages! {
     idempotency_response_not_stored
     idempotency_store_unavailable
     operation_not_executed
+    path_ambiguous
     request_incomplete
     request_invalid
+    request_malformed
     request_too_large
+    server_overloaded
     tenant_unavailable
     tenant_unresolved
     upstream_failed

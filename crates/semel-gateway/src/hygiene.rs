@@ -33,3 +33,20 @@ pub(crate) fn is_hop_by_hop(name: &str) -> bool {
 pub(crate) fn is_semel_header(name: &str) -> bool {
     name.starts_with("semel-")
 }
+
+/// Headers that say where a request came from.
+pub(crate) fn is_forwarding_header(name: &str) -> bool {
+    name == "forwarded" || name.starts_with("x-forwarded-")
+}
+
+/// The header that an application may take this one for; `None` if it is the header itself. CGI and
+/// its descendants (WSGI, Rack, PHP) name headers in letters, digits and `_` only, so
+/// `Semel_Attempt` and `Semel.Attempt` look like `Semel-Attempt` to them.
+pub(crate) fn folded_name(name: &str) -> Option<String> {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    if name.bytes().all(is_plain) {
+        return None;
+    }
+    let fold = |byte: u8| if is_plain(byte) { byte.into() } else { '-' };
+    Some(name.bytes().map(fold).collect())
+}

@@ -11,6 +11,7 @@ use semel_core::{
 use tokio::sync::broadcast;
 
 use crate::activity::Counts;
+use crate::rollback::StoreWatch;
 
 /// How many transitions a slow listener may be behind. One that falls further behind misses some,
 /// and is notified of that.
@@ -52,15 +53,18 @@ pub struct Observed<S> {
     inner: S,
     events: Events,
     counts: Counts,
+    watch: StoreWatch,
 }
 
 impl<S: Backend> Observed<S> {
-    /// Publishes transitions to `events`, and counts misuses of keys in `counts`.
-    pub fn new(inner: S, events: Events, counts: Counts) -> Self {
+    /// Publishes transitions to `events`, and counts misuses of keys in `counts`. Grants nothing
+    /// while `watch` distrusts the store.
+    pub fn new(inner: S, events: Events, counts: Counts, watch: StoreWatch) -> Self {
         Self {
             inner,
             events,
             counts,
+            watch,
         }
     }
 
@@ -118,12 +122,17 @@ impl<S: Backend> Backend for Observed<S> {
     async fn call(&self, request: Request) -> Result<Reply> {
         match request {
             Request::Reserve { request } => {
+                self.watch.check()?;
                 let decision = self.inner.reserve(request).await?;
                 self.decided(&decision);
                 Ok(decision.into())
             }
             request @ Request::Complete { fence, .. } => {
-                self.hold(fence, Some(Status::Completed), request).await
+                let reply = self.hold(fence, Some(Status::Completed), request).await?;
+                if let Reply::Held(Held::Applied) = &reply {
+                    self.watch.completed(fence.id);
+                }
+                Ok(reply)
             }
             request @ Request::Release { fence, .. } => {
                 let status = Some(Status::FailedRetryable);
@@ -208,6 +217,7 @@ impl<S: Backend> Backend for Observed<S> {
     }
 
     fn try_decide(&self, request: &Reserve) -> Option<Decision> {
+        self.watch.check().ok()?;
         let decision = self.inner.try_decide(request)?;
         self.decided(&decision);
         Some(decision)

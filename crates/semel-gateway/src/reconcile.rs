@@ -16,7 +16,7 @@ use rustls::ClientConfig;
 use rustls::pki_types::InvalidDnsNameError;
 use semel_core::history::MAX_EVIDENCE;
 use semel_core::{Code, Completion, Record, Response};
-use semel_http::{KeyRule, ReplayMode};
+use semel_http::{OperationName, ReplayMode};
 use semel_worker::{Lookup, LookupResult, Reconcile, Reconcilers, Schedule, reconcilers};
 
 use crate::client_tls;
@@ -97,9 +97,12 @@ pub fn reconcilers<S>(config: &Config, store: S) -> Result<Reconcilers<S>, Error
             all = all.wait_for_webhook(operation, Schedule::default())?;
         }
     }
-    for operation in config.routes.iter().filter_map(named_operation) {
-        if all.schedule(&operation).is_none() {
-            all = all.leave_to_operator(operation)?;
+    for route in &config.routes {
+        let pattern = route.pattern.to_string();
+        if let Some(OperationName { stored, .. }) = route.name(&pattern)
+            && all.schedule(stored).is_none()
+        {
+            all = all.leave_to_operator(stored)?;
         }
     }
     Ok(all.lookup_timeout(longest))
@@ -113,18 +116,6 @@ pub(crate) fn is_reconciled(config: &Config, route: &RouteConfig) -> bool {
     let mut others = config.routes.iter();
     others.any(|other| other.operation.as_ref() == Some(operation) && other.reconcile.is_some())
         || is_covered_by_webhooks(config, operation)
-}
-
-/// The operation of a guarded route, where all its records have the same one.
-fn named_operation(route: &RouteConfig) -> Option<Box<str>> {
-    if route.key == KeyRule::Ignored {
-        return None;
-    }
-    let by_path = || {
-        let exact = !route.pattern.path().contains('{');
-        exact.then(|| route.pattern.to_string().into())
-    };
-    route.identity_name().map(Into::into).or_else(by_path)
 }
 
 /// The operations that a webhook may report on.

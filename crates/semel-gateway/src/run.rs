@@ -17,7 +17,7 @@ use semel_core::{OperationId, Store};
 use semel_seal::Sealed;
 use semel_worker::{Reconcilers, RecordCountScan, Worker};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -26,6 +26,7 @@ use crate::admin::Api;
 use crate::assemble::build_layer;
 use crate::config::{Config, Source};
 use crate::observed::{Events, Observed};
+use crate::rollback::StoreWatch;
 use crate::server::{Limits, Tls, Workers, bind};
 use crate::service::{CurrentLayer, GatewayService, InternalRoutes};
 use crate::upstream::Forward;
@@ -84,6 +85,8 @@ pub async fn run(
         role,
         threads,
         source,
+        // Before the store is opened, which may take long: an unhandled SIGHUP ends the process.
+        reload: signal(SignalKind::hangup())?,
     };
     let (store, outbox) = open_stores(&config).await?;
     process.run(store, outbox, config, Box::new(ready)).await
@@ -94,12 +97,14 @@ struct Process {
     role: Role,
     threads: Option<NonZeroUsize>,
     source: Source,
+    /// `SIGHUP`.
+    reload: Signal,
 }
 
 impl Process {
     /// `outbox` is the store without its wrappers: events are neither encrypted nor cached.
     async fn run(
-        self,
+        mut self,
         store: AnyStore,
         outbox: AnyStore,
         config: Config,
@@ -108,12 +113,12 @@ impl Process {
         // Registered first: a signal during start-up must not kill the process halfway.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut hang_up = signal(SignalKind::hangup())?;
         let stop = CancellationToken::new();
 
         let (events, counts) = (Events::default(), Counts::default());
         let sealed = Sealed::new(store, config.encryption.clone());
-        let store = Observed::new(sealed, events.clone(), counts.clone());
+        let watch = StoreWatch::default();
+        let store = Observed::new(sealed, events.clone(), counts.clone(), watch.clone());
         let metrics = telemetry::install(counts.clone())?;
         tokio::spawn(telemetry::upkeep(metrics.clone()));
         let layer = build_layer(&config, store.clone())?;
@@ -131,13 +136,12 @@ impl Process {
             events,
             key_hasher: config.key_hasher.clone(),
             counts: counts.clone(),
+            layer: Arc::clone(&current),
         };
-        let router = admin_router(&config, metrics, api, outbox.clone());
-        let admin = tokio::spawn(admin::serve(
-            admin_listener,
-            router,
-            stop.clone().cancelled_owned(),
-        ));
+        let router = admin_router(&config, metrics, api, outbox.clone(), watch.clone());
+        tokio::spawn(watch.run(outbox.clone(), stop.clone()));
+        let (limits, stopped) = (limits(&config), stop.clone());
+        let admin = tokio::spawn(admin::serve(admin_listener, router, limits, stopped));
         let worker = match self.role {
             Role::Gateway | Role::Worker => {
                 let worker = build_worker(&config, &store, reconcilers, outbox).await?;
@@ -177,7 +181,7 @@ impl Process {
         loop {
             tokio::select! {
                 () = &mut stopping => break,
-                _ = hang_up.recv() => {}
+                _ = self.reload.recv() => {}
             }
             let reload = reload(
                 &self.source,
@@ -219,9 +223,10 @@ fn admin_router<S: Store + Clone>(
     metrics: PrometheusHandle,
     api: Api<S>,
     outbox: AnyStore,
+    watch: StoreWatch,
 ) -> axum::Router {
     let probed = api.store.clone();
-    let is_ready = move || check_store(probed.clone());
+    let is_ready = move || check_store(probed.clone(), watch.clone());
     admin::router(config.admin.access(), is_ready, metrics, api, outbox)
 }
 
@@ -363,7 +368,9 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
 }
 
 /// The readiness check: looks up a record that cannot exist.
-async fn check_store<S: Store>(store: S) -> Result<(), String> {
+async fn check_store<S: Store>(store: S, watch: StoreWatch) -> Result<(), String> {
+    let trusted = watch.check();
     let found = store.find(OperationId::from_bytes([0; 16])).await;
-    found.map(drop).map_err(|error| error.to_string())
+    let ready = trusted.and(found.map(drop));
+    ready.map_err(|error| error.to_string())
 }

@@ -36,7 +36,7 @@ const EXECUTE_BUCKETS: [f64; 12] = [
 /// sample takes memory.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-const COUNTERS: [(&str, &str); 12] = [
+const COUNTERS: [(&str, &str); 13] = [
     (names::CREATED, "First requests with their key"),
     (
         names::REPLAY,
@@ -70,6 +70,10 @@ const COUNTERS: [(&str, &str); 12] = [
     (
         names::FENCED,
         "Outcomes refused because another attempt owned the record",
+    ),
+    (
+        names::UNRETURNED,
+        "Reservations without an execution that could not be returned",
     ),
     (names::UNGUARDED, "Requests forwarded without a key"),
     (

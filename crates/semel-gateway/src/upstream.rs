@@ -29,6 +29,7 @@ mod stream;
 mod tunnel;
 
 use std::future::Future;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -38,8 +39,9 @@ use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, HeaderValue, TRANSFER_ENCODING};
 use http::{Method, Request, Response, StatusCode, Uri};
 use http_body::Body as HttpBody;
+use ipnet::IpNet;
 use rustls::ClientConfig;
-use semel_http::CloseDelimited;
+use semel_http::{CloseDelimited, Operation};
 use tower_service::Service;
 
 pub use body::Body;
@@ -68,7 +70,17 @@ pub struct UpstreamConfig {
     pub max_idle: usize,
     /// How long each of them is kept.
     pub idle_timeout: Duration,
+    /// A guarded request uses a connection only if it was idle for less than this; zero opens a new
+    /// one for each. The server may be closing an idle connection while a request is on its way,
+    /// and that request's outcome would be unknown.
+    pub guarded_idle: Duration,
+    /// Peers whose `Forwarded` and `X-Forwarded-*` headers are kept and extended. Those of others are
+    /// replaced.
+    pub trusted_proxies: Vec<IpNet>,
 }
+
+/// The time that a request may need to reach the application.
+const MARGIN: Duration = Duration::from_millis(100);
 
 impl UpstreamConfig {
     /// The kernel retransmits a lost SYN after one and three seconds: two retransmissions fit.
@@ -79,6 +91,18 @@ impl UpstreamConfig {
     /// gateway closes first and no request is written to a connection that the server is closing.
     pub const IDLE_TIMEOUT: Duration = Duration::from_secs(4);
 
+    /// Half of the shortest keep-alive of common application servers (2 s in gunicorn): a close that
+    /// is already on its way takes at most the other half to arrive.
+    pub const GUARDED_IDLE: Duration = Duration::from_secs(1);
+
+    /// A proxy on the same machine.
+    pub fn trusted_by_default() -> Vec<IpNet> {
+        vec![
+            IpNet::new_assert(Ipv4Addr::new(127, 0, 0, 0).into(), 8),
+            IpNet::new_assert(Ipv6Addr::LOCALHOST.into(), 128),
+        ]
+    }
+
     /// The defaults, for an application at `base`.
     pub fn new(base: Uri) -> Self {
         Self {
@@ -87,6 +111,8 @@ impl UpstreamConfig {
             connect_timeout: Self::CONNECT_TIMEOUT,
             max_idle: Self::MAX_IDLE,
             idle_timeout: Self::IDLE_TIMEOUT,
+            guarded_idle: Self::GUARDED_IDLE,
+            trusted_proxies: Self::trusted_by_default(),
         }
     }
 }
@@ -123,6 +149,7 @@ impl Upstream {
         let target = Target {
             prefix: config.base.path().trim_end_matches('/').to_owned(),
             host: HeaderValue::from_str(authority.as_str()).map_err(|_| ConfigError::Host)?,
+            trusted_proxies: config.trusted_proxies.clone(),
         };
         let address = UpstreamAddress::new(authority, secure, config.tls.as_ref())?;
         Ok(Self(Arc::new(Inner {
@@ -171,11 +198,16 @@ impl Upstream {
             .then(|| parts.extensions.remove::<hyper::upgrade::OnUpgrade>())
             .flatten();
         let head = parts.method == Method::HEAD;
+        let max_idle = if parts.extensions.get::<Operation>().is_some() {
+            less_margin(inner.config.guarded_idle)
+        } else {
+            inner.config.idle_timeout
+        };
         // hyper's client reads none of them, and they may hold large values.
         parts.extensions = http::Extensions::new();
         let request = Request::from_parts(parts, Outgoing::new(body));
 
-        let (connection, response) = exchange(&inner.pool, request).await?;
+        let (connection, response) = exchange(&inner.pool, max_idle, request).await?;
         let (mut parts, incoming) = response.into_parts();
         if parts.status == StatusCode::SWITCHING_PROTOCOLS {
             let client = client.ok_or_else(|| {
@@ -198,11 +230,21 @@ impl Upstream {
     }
 }
 
+/// Less than `guarded_idle` by enough for the way there and back, and for a busy scheduler: a server
+/// that closes its connections after exactly that time may be doing so while the request travels.
+fn less_margin(idle: Duration) -> Duration {
+    idle.saturating_sub(MARGIN.min(idle / 2))
+}
+
 type Exchanged = (Box<UpstreamConnection>, Response<hyper::body::Incoming>);
 
-/// Sends the request on a pooled connection, or on a new one.
-async fn exchange(pool: &Arc<Pool>, mut request: Request<Outgoing>) -> Result<Exchanged, Error> {
-    while let Some(mut connection) = pool.check_out() {
+/// Sends the request on a connection that was idle for less than `max_idle`, or on a new one.
+async fn exchange(
+    pool: &Arc<Pool>,
+    max_idle: Duration,
+    mut request: Request<Outgoing>,
+) -> Result<Exchanged, Error> {
+    while let Some(mut connection) = pool.check_out(max_idle) {
         match connection.send(request).await {
             Ok(response) => return Ok((connection, response)),
             // hyper did not take the request and no byte was written: the connection was already

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
@@ -10,6 +11,8 @@ use http::{HeaderMap, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full};
 use pin_project_lite::pin_project;
+
+use crate::budget::{ByteBudget, HeldBytes};
 
 pin_project! {
     /// The body of a request to the inner service. A guarded request's was read in full before
@@ -51,7 +54,11 @@ pin_project! {
 
 /// A body that is sent after its outcome was written to the record.
 #[derive(Debug)]
-pub(crate) struct FinalBody<B>(Content<B>);
+pub(crate) struct FinalBody<B> {
+    content: Content<B>,
+    /// Counts the body while it is here.
+    _held: Option<Arc<HeldBytes>>,
+}
 
 #[derive(Debug)]
 enum Content<B> {
@@ -64,7 +71,7 @@ enum Content<B> {
 
 /// A response that was read as far as the bound allows.
 pub(crate) enum Collected<B> {
-    Whole(Bytes, Option<HeaderMap>),
+    Whole(Bytes, Option<HeaderMap>, Option<Arc<HeldBytes>>),
     Over(FinalBody<B>),
 }
 
@@ -72,13 +79,18 @@ pub(crate) enum Collected<B> {
 #[derive(Debug)]
 pub(crate) enum ReadError<E> {
     TooLarge,
+    /// All requests together hold as many bytes as they may.
+    NoRoom,
     Broken(E),
 }
 
 impl<B> Collected<B> {
     /// A body that is streamed whatever its size.
     pub(crate) fn streaming(body: B) -> Self {
-        Self::Over(FinalBody(Content::Over(VecDeque::new(), Box::pin(body))))
+        Self::Over(FinalBody {
+            content: Content::Over(VecDeque::new(), Box::pin(body)),
+            _held: None,
+        })
     }
 }
 
@@ -137,7 +149,17 @@ fn never<T>(never: Infallible) -> T {
 
 impl<B> FinalBody<B> {
     pub(crate) fn whole(body: Bytes, trailers: Option<HeaderMap>) -> Self {
-        Self(Content::Whole((!body.is_empty()).then_some(body), trailers))
+        Self {
+            content: Content::Whole((!body.is_empty()).then_some(body), trailers),
+            _held: None,
+        }
+    }
+
+    pub(crate) fn counted(self, held: Option<Arc<HeldBytes>>) -> Self {
+        Self {
+            _held: held,
+            ..self
+        }
     }
 }
 
@@ -152,7 +174,7 @@ where
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        match &mut self.0 {
+        match &mut self.content {
             Content::Whole(body, trailers) => {
                 let frame = body.take().map(Frame::data);
                 Poll::Ready(
@@ -169,14 +191,14 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.0 {
+        match &self.content {
             Content::Whole(body, trailers) => body.is_none() && trailers.is_none(),
             Content::Over(read, rest) => read.is_empty() && rest.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.content {
             Content::Whole(body, _) => {
                 SizeHint::with_exact(body.as_ref().map_or(0, |body| body.len() as u64))
             }
@@ -243,20 +265,27 @@ where
     }
 }
 
-/// A response of the layer's own.
-pub(crate) fn from_bytes<B>(response: Response<Bytes>) -> Response<ResponseBody<B>> {
-    response.map(|body| ResponseBody::recorded(FinalBody::whole(body, None)))
+/// A response of the layer's own. Its extensions may say that it is counted.
+pub(crate) fn from_bytes<B>(mut response: Response<Bytes>) -> Response<ResponseBody<B>> {
+    let held = response.extensions_mut().remove::<Arc<HeldBytes>>();
+    response.map(|body| ResponseBody::recorded(FinalBody::whole(body, None).counted(held)))
 }
 
 /// Reads a request's body in full. Its trailers are dropped: an application behind a buffer cannot
 /// rely on them, and they are not part of the fingerprint.
-pub(crate) async fn read<B>(body: B, limit: usize) -> Result<Bytes, ReadError<B::Error>>
+/// It counts against the budget as long as what is returned with it.
+pub(crate) async fn read<B>(
+    body: B,
+    limit: usize,
+    budget: &Arc<ByteBudget>,
+) -> Result<(Bytes, HeldBytes), ReadError<B::Error>>
 where
     B: Body<Data = Bytes>,
 {
     if is_over(&body, limit) {
         return Err(ReadError::TooLarge);
     }
+    let mut held = budget.hold();
     let mut body = std::pin::pin!(body);
     // Nearly every body is one frame, and is not copied.
     let mut first = Bytes::new();
@@ -269,6 +298,9 @@ where
         if length > limit {
             return Err(ReadError::TooLarge);
         }
+        if !held.try_grow(data.len()) {
+            return Err(ReadError::NoRoom);
+        }
         if length == data.len() {
             first = data;
             continue;
@@ -278,11 +310,17 @@ where
         }
         all.extend_from_slice(&data);
     }
-    Ok(if all.is_empty() { first } else { all.freeze() })
+    let whole = if all.is_empty() { first } else { all.freeze() };
+    Ok((whole, held))
 }
 
-/// Reads a response's body up to `limit` bytes; a larger one is streamed.
-pub(crate) async fn collect<B>(body: B, limit: usize) -> Result<Collected<B>, B::Error>
+/// Reads a response's body up to `limit` bytes; a larger one is streamed, and so is one that the
+/// budget has no room for.
+pub(crate) async fn collect<B>(
+    body: B,
+    limit: usize,
+    budget: &Arc<ByteBudget>,
+) -> Result<Collected<B>, B::Error>
 where
     B: Body<Data = Bytes>,
 {
@@ -293,19 +331,28 @@ where
     let mut read = VecDeque::new();
     let mut length = 0;
     let mut trailers = None;
+    let mut held = budget.hold();
     while let Some(frame) = body.frame().await {
         match frame?.into_data() {
             Ok(data) => {
                 length += data.len();
+                let has_room = held.try_grow(data.len());
                 read.push_back(Frame::data(data));
-                if length > limit {
-                    return Ok(Collected::Over(FinalBody(Content::Over(read, body))));
+                if length > limit || !has_room {
+                    return Ok(Collected::Over(FinalBody {
+                        content: Content::Over(read, body),
+                        _held: Some(Arc::new(held)),
+                    }));
                 }
             }
             Err(frame) => trailers = frame.into_trailers().ok(),
         }
     }
-    Ok(Collected::Whole(concat(read, length), trailers))
+    Ok(Collected::Whole(
+        concat(read, length),
+        trailers,
+        Some(Arc::new(held)),
+    ))
 }
 
 fn concat(mut frames: VecDeque<Frame<Bytes>>, length: usize) -> Bytes {
@@ -348,13 +395,25 @@ mod tests {
         Ok(Frame::data(Bytes::from_static(text.as_bytes())))
     }
 
+    fn room() -> Arc<ByteBudget> {
+        ByteBudget::new(1000)
+    }
+
     #[tokio::test]
     async fn a_request_is_read_whole_or_not_at_all() {
-        let whole = read(stream(vec![data("ab"), data(""), data("cd"), data("e")]), 5).await;
-        assert_eq!(whole.unwrap(), "abcde");
-        assert_eq!(read(stream(vec![]), 0).await.unwrap(), "");
+        let whole = read(
+            stream(vec![data("ab"), data(""), data("cd"), data("e")]),
+            5,
+            &room(),
+        )
+        .await;
+        assert_eq!(whole.unwrap().0, "abcde");
+        assert_eq!(read(stream(vec![]), 0, &room()).await.unwrap().0, "");
         assert_eq!(
-            read(stream(vec![data(""), data("x")]), 1).await.unwrap(),
+            read(stream(vec![data(""), data("x")]), 1, &room())
+                .await
+                .unwrap()
+                .0,
             "x"
         );
         for parts in [
@@ -362,10 +421,10 @@ mod tests {
             vec![data("abc"), data("def")],
             vec![data("ab"), data("cd"), data("ef")],
         ] {
-            let refused = read(stream(parts), 5).await;
+            let refused = read(stream(parts), 5, &room()).await;
             assert!(matches!(refused, Err(ReadError::TooLarge)));
         }
-        let broken = read(stream(vec![data("abc"), Err("reset")]), 5).await;
+        let broken = read(stream(vec![data("abc"), Err("reset")]), 5, &room()).await;
         assert!(matches!(broken, Err(ReadError::Broken("reset"))));
     }
 
@@ -375,13 +434,13 @@ mod tests {
             vec![data("abcdef"), data("gh")],
             vec![data("abc"), data("def"), data("gh")],
         ] {
-            let Collected::Over(body) = collect(stream(parts), 5).await.unwrap() else {
+            let Collected::Over(body) = collect(stream(parts), 5, &room()).await.unwrap() else {
                 panic!("not over");
             };
             assert_eq!(body.collect().await.unwrap().to_bytes(), "abcdefgh");
         }
         let full = Full::new(Bytes::from_static(b"abcdef"));
-        let Collected::Over(body) = collect(full, 5).await.unwrap() else {
+        let Collected::Over(body) = collect(full, 5, &room()).await.unwrap() else {
             panic!("not over");
         };
         assert_eq!(body.size_hint().exact(), Some(6));
@@ -389,7 +448,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_truncated_response_is_an_error() {
-        let cut = collect(stream(vec![data("abc"), Err("reset")]), 100).await;
+        let cut = collect(stream(vec![data("abc"), Err("reset")]), 100, &room()).await;
         assert_eq!(cut.err(), Some("reset"));
     }
 
@@ -398,7 +457,8 @@ mod tests {
         let mut trailers = HeaderMap::new();
         trailers.insert("checksum", "7".parse().unwrap());
         let parts = vec![data("abc"), Ok(Frame::trailers(trailers.clone()))];
-        let Collected::Whole(body, found) = collect(stream(parts), 100).await.unwrap() else {
+        let Collected::Whole(body, found, _) = collect(stream(parts), 100, &room()).await.unwrap()
+        else {
             panic!("over");
         };
         assert_eq!(found.as_ref(), Some(&trailers));
@@ -406,5 +466,35 @@ mod tests {
         let sent = sent.collect().await.unwrap();
         assert_eq!(sent.trailers(), Some(&trailers));
         assert_eq!(sent.to_bytes(), "abc");
+    }
+
+    #[tokio::test]
+    async fn all_requests_share_one_budget() {
+        let budget = ByteBudget::new(7);
+        let first = read(stream(vec![data("abc"), data("de")]), 5, &budget).await;
+        let second = read(stream(vec![data("ab"), data("c")]), 5, &budget).await;
+        assert!(matches!(second, Err(ReadError::NoRoom)));
+        drop(first);
+        let third = read(stream(vec![data("ab"), data("c")]), 5, &budget).await;
+        assert_eq!(third.unwrap().0, "abc");
+    }
+
+    #[tokio::test]
+    async fn a_response_without_room_is_streamed_in_full() {
+        let budget = ByteBudget::new(7);
+        let Collected::Whole(_, _, first) = collect(stream(vec![data("abcde")]), 5, &budget)
+            .await
+            .unwrap()
+        else {
+            panic!("over");
+        };
+        let parts = || vec![data("ab"), data("cd")];
+        let Collected::Over(body) = collect(stream(parts()), 5, &budget).await.unwrap() else {
+            panic!("not over");
+        };
+        assert_eq!(body.collect().await.unwrap().to_bytes(), "abcd");
+        drop(first);
+        let whole = collect(stream(parts()), 5, &budget).await.unwrap();
+        assert!(matches!(whole, Collected::Whole(..)));
     }
 }

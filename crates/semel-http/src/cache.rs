@@ -192,6 +192,8 @@ impl ExactRequest {
             && self.method == *request.method()
             && self.uri.path() == uri.path()
             && self.uri.query() == uri.query()
+            && self.uri.authority() == uri.authority()
+            && self.uri.scheme() == uri.scheme()
             && guard
                 .hashed()
                 .zip(&self.lines)
@@ -280,11 +282,14 @@ mod tests {
         assert!(exact.matches(&guard, &request(&|builder| builder.header("x-new", "2"))));
         assert!(!exact.matches(&same_rules, &first));
         assert!(!exact.matches(&guard, &with_body(Bytes::from_static(b"{ }"))));
-        let others: [&dyn Fn(http::request::Builder) -> http::request::Builder; 8] = [
+        let others: [&dyn Fn(http::request::Builder) -> http::request::Builder; 11] = [
             &|builder| builder.method("PATCH"),
             &|builder| builder.uri("/a"),
             &|builder| builder.uri("/a?b=2"),
             &|builder| builder.uri("/A?b=1"),
+            &|builder| builder.uri("http://a.example/a?b=1"),
+            &|builder| builder.uri("https://b.example/a?b=1"),
+            &|builder| builder.header("host", "b.example"),
             &|builder| builder.header("content-type", "application/json"),
             &|builder| builder.header("content-encoding", "gzip"),
             &|builder| builder.header("api-version", "1"),

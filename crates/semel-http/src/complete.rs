@@ -127,5 +127,10 @@ fn result<S: Store>(
     if answer.may_be_written && left_by_this_write {
         return WriteResult::Written;
     }
-    record.fenced(fenced, write.completion().is_some())
+    match write {
+        FinalWrite::Release(_) | FinalWrite::Evict(_) => record.not_returned(fenced),
+        FinalWrite::Complete(_) | FinalWrite::MarkUnknown(..) => {
+            record.fenced(fenced, write.completion().is_some())
+        }
+    }
 }

@@ -8,6 +8,7 @@ use semel_core::transition::Grant;
 use semel_core::{Fence, Fingerprints, OperationId, Reserve, Store, Timestamp, time::micros};
 use tracing::Span;
 
+use crate::budget::HeldBytes;
 use crate::extract::Extracted;
 use crate::record::AttemptRecord;
 use crate::route::Guard;
@@ -22,8 +23,10 @@ pub(crate) struct AttemptContext<S> {
     pub(crate) guard: Arc<Guard>,
     /// What the store is asked. The id is a placeholder: `reserve` generates one for each call.
     pub(crate) reservation: Reserve,
-    /// The request with its whole body. `execute` takes it out.
+    /// The request with its whole body. `execute` takes it out, unless the route fetches responses.
     pub(crate) request: Request<Bytes>,
+    /// Counts the request's body until the attempt has ended.
+    _held: HeldBytes,
     /// The span of the whole request.
     pub(crate) span: Span,
 }
@@ -49,6 +52,7 @@ impl<S: Store> AttemptContext<S> {
             guard,
             identity,
             request,
+            held,
         } = extracted;
         let reservation = Reserve {
             id: OperationId::from_bytes([0; 16]),
@@ -63,6 +67,7 @@ impl<S: Store> AttemptContext<S> {
             guard,
             reservation,
             request,
+            _held: held,
             span,
         }
     }

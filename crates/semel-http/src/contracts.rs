@@ -79,7 +79,9 @@ impl<S: Store> Layer<S> {
         let published = store.contracts().await?;
         let offered = routes::offered(&self.rules);
         let mut changes = routes::changes(&self.rules, &offered, &published.contracts);
-        for change in &mut changes {
+        // The number of records decides nothing about a change that was accepted, and counting them
+        // at every start takes time.
+        for change in changes.iter_mut().filter(|change| !change.accepted) {
             let filter = RecordFilter {
                 operations: change.operations.clone(),
                 rules: None,
@@ -216,6 +218,7 @@ fn merge_routes(
         changes.iter().any(|change| {
             change.route == route.route
                 && change.from.as_ref() == Some(&route.identity)
+                && !change.accepted
                 && change.in_use.all == 0
         })
     };

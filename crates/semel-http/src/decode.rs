@@ -175,6 +175,23 @@ mod tests {
     }
 
     #[test]
+    fn more_members_than_the_maximum_are_raw() {
+        for (name, empty) in [("gzip", gzip(b"")), ("zstd", zstd_empty())] {
+            assert_eq!(
+                run(name, &empty.repeat(1024), 10),
+                Decoded::Body(Vec::new()),
+                "{name}"
+            );
+            let more = empty.repeat(1025);
+            assert_eq!(run(name, &more, 10), Decoded::Raw(name.into()), "{name}");
+        }
+    }
+
+    fn zstd_empty() -> Vec<u8> {
+        ruzstd::encoding::compress_to_vec(&b""[..], ruzstd::encoding::CompressionLevel::Fastest)
+    }
+
+    #[test]
     fn a_decompression_bomb_is_too_large() {
         let bomb = gzip(&vec![0; 50 << 20]);
         assert!(bomb.len() < 100_000);

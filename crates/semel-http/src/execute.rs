@@ -38,7 +38,12 @@ where
     } else {
         metrics.failed_retry.increment(1);
     }
-    let mut request = std::mem::take(&mut context.request);
+    let mut request = if context.guard.route.replay.reconstruct.is_some() {
+        // The response may have to be fetched for this very client, with its credentials.
+        context.request.clone()
+    } else {
+        std::mem::take(&mut context.request)
+    };
     let phases = PhaseContext::new(&context.state, &context.guard, grant);
     request
         .extensions_mut()
@@ -86,7 +91,7 @@ where
         let body = if head.extensions.get::<CloseDelimited>().is_some() {
             Ok(Collected::streaming(body))
         } else {
-            collect(body, guard.route.max_response).await
+            collect(body, guard.route.max_response, &state.response_bytes).await
         };
         let body = body.map_err(|error| {
             let error = error.into();

@@ -3,12 +3,16 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request};
+use http::header::HOST;
+use http::{HeaderValue, Method, Request};
 use http_body::Body;
 use semel_core::key::Weakness;
 use semel_core::{Identity, Key};
 
 use crate::body::{self, ReadError};
+use crate::budget::HeldBytes;
+use crate::layer::Layer;
+use crate::matching::{FoundRoute, RouteLookup};
 use crate::reason;
 use crate::refusal::Refusal;
 use crate::route::{Guard, KeyRule, WeakKeys};
@@ -27,6 +31,8 @@ pub(crate) enum RouteMatch {
 /// The route of a guarded request and its key.
 pub(crate) struct KeyedRoute {
     pub(crate) guard: Arc<Guard>,
+    /// The operation in the identity of its record.
+    pub(crate) operation: Box<str>,
     pub(crate) key: Key,
     /// The header line that the key came in, to be echoed.
     pub(crate) key_line: HeaderValue,
@@ -37,13 +43,27 @@ pub(crate) struct Extracted {
     pub(crate) guard: Arc<Guard>,
     pub(crate) identity: Identity,
     pub(crate) request: Request<Bytes>,
+    /// Counts its body.
+    pub(crate) held: HeldBytes,
 }
 
 /// Finds the route and the key.
 pub(crate) fn match_route<B>(rules: &Rules, request: &Request<B>) -> RouteMatch {
+    let method = request.method();
+    if is_misspelled(method) {
+        return RouteMatch::Refuse(Refusal::new(&reason::REQUEST_MALFORMED));
+    }
     let path = original_uri(request.extensions(), request.uri()).path();
-    let Some(guard) = rules.guard(request.method(), path) else {
-        return RouteMatch::Pass;
+    let FoundRoute {
+        guard,
+        path,
+        is_undecidable,
+    } = match rules.find(method, path) {
+        RouteLookup::Found(found) => found,
+        RouteLookup::NotGuarded => return RouteMatch::Pass,
+        RouteLookup::Ambiguous => {
+            return RouteMatch::Refuse(Refusal::new(&reason::PATH_AMBIGUOUS));
+        }
     };
     if guard.route.key == KeyRule::Ignored {
         return RouteMatch::Pass;
@@ -54,10 +74,17 @@ pub(crate) fn match_route<B>(rules: &Rules, request: &Request<B>) -> RouteMatch 
         lines.iter().map(HeaderValue::as_bytes),
     );
     match (key, lines.iter().next(), guard.route.key) {
+        // Another spelling would be another record.
+        (Ok(Some(_)), _, _) if is_undecidable => {
+            RouteMatch::Refuse(Refusal::new(&reason::PATH_AMBIGUOUS))
+        }
         (Ok(Some(key)), Some(line), _) => match refuse_weak(guard, &key) {
             Some(refusal) => RouteMatch::Refuse(refusal),
             None => RouteMatch::Guard(KeyedRoute {
                 guard: Arc::clone(guard),
+                operation: guard
+                    .identity_name()
+                    .map_or_else(|| format!("{method} {path}").into(), Into::into),
                 key,
                 key_line: line.clone(),
             }),
@@ -73,6 +100,27 @@ pub(crate) fn match_route<B>(rules: &Rules, request: &Request<B>) -> RouteMatch 
     }
 }
 
+/// Whether a method is a standard one but for its case: applications that ignore the case would take
+/// it for that.
+fn is_misspelled(method: &Method) -> bool {
+    const STANDARD: [Method; 9] = [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+        Method::OPTIONS,
+        Method::TRACE,
+        Method::CONNECT,
+    ];
+    let name = method.as_str();
+    name.bytes().any(|byte| byte.is_ascii_lowercase())
+        && STANDARD
+            .iter()
+            .any(|standard| standard.as_str().eq_ignore_ascii_case(name))
+}
+
 /// Counts a weak key, and refuses it where the route says so.
 fn refuse_weak(guard: &Guard, key: &Key) -> Option<Refusal> {
     let weakness = Weakness::of(key)?;
@@ -86,41 +134,54 @@ fn refuse_weak(guard: &Guard, key: &Key) -> Option<Refusal> {
     }
 }
 
-/// Reads the body and finds out who is calling.
-pub(crate) async fn extract<B>(
-    rules: &Rules,
+/// Finds out who is calling, and then reads the body: a caller that is not known fills no memory.
+pub(crate) async fn extract<S, B>(
+    layer: &Layer<S>,
     route: KeyedRoute,
     request: Request<B>,
 ) -> Result<Extracted, Refusal>
 where
     B: Body<Data = Bytes>,
 {
-    let KeyedRoute { guard, key, .. } = route;
+    let (state, rules) = (&layer.state, &layer.rules);
+    // What executes must be able to store its response.
+    if !state.response_bytes.is_half_free() {
+        return Err(Refusal::new(&reason::OVERLOADED));
+    }
+    let KeyedRoute {
+        guard,
+        operation,
+        key,
+        ..
+    } = route;
     let key = match &rules.key_hasher {
         Some(hasher) => hasher.hash(&key),
         None => key,
     };
-    let (head, body) = request.into_parts();
-    let body = match body::read(body, guard.route.max_request).await {
-        Ok(body) => body,
-        Err(ReadError::TooLarge) => return Err(Refusal::new(&reason::REQUEST_TOO_LARGE)),
-        Err(ReadError::Broken(_)) => return Err(Refusal::new(&reason::REQUEST_INCOMPLETE)),
-    };
+    let (mut head, body) = request.into_parts();
+    // HTTP/2 has no `Host`: rules about headers and tenants see its authority as that.
+    if !head.headers.contains_key(HOST)
+        && let Some(authority) = original_uri(&head.extensions, &head.uri).authority()
+        && let Ok(host) = HeaderValue::from_str(authority.as_str())
+    {
+        head.headers.insert(HOST, host);
+    }
     let tenant = resolve_tenant((rules.tenant)(&head)).await?;
-    let operation = guard.identity_name().map_or_else(
-        || {
-            let uri = original_uri(&head.extensions, &head.uri);
-            format!("{} {}", head.method, uri.path()).into_boxed_str()
-        },
-        Into::into,
-    );
     let identity = Identity::new(tenant, operation, key)
         .map_err(|error| Refusal::new(&reason::TENANT_UNRESOLVED).detail(format!("{error}.")))?
         .scoped(guard.scope(rules.dialect));
+    let (body, counted) =
+        match body::read(body, guard.route.max_request, &state.request_bytes).await {
+            Ok(read) => read,
+            Err(ReadError::TooLarge) => return Err(Refusal::new(&reason::REQUEST_TOO_LARGE)),
+            Err(ReadError::NoRoom) => return Err(Refusal::new(&reason::OVERLOADED)),
+            Err(ReadError::Broken(_)) => return Err(Refusal::new(&reason::REQUEST_INCOMPLETE)),
+        };
     Ok(Extracted {
         guard,
         identity,
         request: Request::from_parts(head, body),
+        held: counted,
     })
 }
 

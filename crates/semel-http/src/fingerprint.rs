@@ -4,13 +4,16 @@
 //! hashed under the current rules of its route; only where its record was made under other rules,
 //! also under those.
 
-use http::Request;
-use http::header::CONTENT_TYPE;
-use semel_core::fingerprint::{Request as Fields, is_json};
+use std::sync::Arc;
+
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST};
+use http::{HeaderValue, Request};
+use semel_core::fingerprint::{Authority, Request as Fields, RulesId, is_json};
 use semel_core::key::Dialect;
-use semel_core::{Fingerprint, Fingerprints, Store};
+use semel_core::{Fingerprint, Fingerprints, Store, path};
 
 use bytes::Bytes;
+use tokio::sync::Semaphore;
 
 use crate::cache::StoredResponse;
 use crate::context::AttemptContext;
@@ -30,9 +33,58 @@ pub(crate) enum Fingerprinted {
     Computed(Fingerprints),
 }
 
+/// Decoding and hashing more than this takes long enough to delay the other requests of a thread.
+const MAX_INLINE: usize = 64 << 10;
+
 /// Looks the request up in the replay cache, and takes its fingerprint. A command that was parsed
 /// for it is put into the request's extensions.
-pub(crate) fn fingerprint<S: Store>(
+pub(crate) async fn fingerprint<S: Store>(
+    state: &Arc<State<S>>,
+    dialect: Dialect,
+    mut extracted: Extracted,
+) -> Result<(Fingerprinted, Extracted), Refusal> {
+    let is_large = is_large(&extracted.request);
+    let permits = Arc::clone(&state.hashing);
+    let state = Arc::clone(state);
+    run_where(is_large, permits, move || {
+        let found = find_or_compute(&state, dialect, &mut extracted);
+        found.map(|found| (found, extracted))
+    })
+    .await?
+    .map_err(|refusal| *refusal)
+}
+
+/// Whether a request takes long to hash: it is large, or may be when it is decoded.
+fn is_large(request: &Request<Bytes>) -> bool {
+    let body = request.body();
+    let is_coded = request.headers().contains_key(CONTENT_ENCODING);
+    body.len() > MAX_INLINE || (is_coded && !body.is_empty())
+}
+
+/// Runs `work` here, or on another thread while fewer than the maximum of threads are at such work.
+async fn run_where<T: Send + 'static>(
+    elsewhere: bool,
+    permits: Arc<Semaphore>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
+    if !elsewhere {
+        return Ok(work());
+    }
+    // Nothing is reserved yet, so a request that fails here may be sent again.
+    let not_executed = || Refusal::new(&reason::NOT_EXECUTED);
+    let permit = permits.acquire_owned().await.map_err(|_| not_executed())?;
+    // The work holds the permit: it goes on when its client disconnects.
+    let work = move || {
+        let done = work();
+        drop(permit);
+        done
+    };
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| not_executed())
+}
+
+fn find_or_compute<S: Store>(
     state: &State<S>,
     dialect: Dialect,
     extracted: &mut Extracted,
@@ -41,6 +93,7 @@ pub(crate) fn fingerprint<S: Store>(
         guard,
         identity,
         request,
+        ..
     } = extracted;
     let cached = state
         .cache
@@ -52,8 +105,13 @@ pub(crate) fn fingerprint<S: Store>(
         return Ok(Fingerprinted::Cached(Box::new(found)));
     }
     let fingerprints = if let Some(parser) = &guard.route.command {
-        let (fingerprint, command) =
-            parse_command(guard, parser, dialect, identity.operation(), request)?;
+        let (fingerprint, command) = parse_command(
+            guard,
+            parser,
+            guard.rules(dialect),
+            identity.operation(),
+            request,
+        )?;
         request.extensions_mut().insert(command);
         fingerprint.into()
     } else {
@@ -68,18 +126,57 @@ pub(crate) fn fingerprint<S: Store>(
 }
 
 /// Adds the fingerprint of a request under the rules of its record.
-pub(crate) fn add_older<S: Store>(context: &mut AttemptContext<S>, rules: &RouteRules) {
-    let AttemptContext {
-        guard,
-        reservation,
-        request,
-        ..
-    } = context;
-    let operation = reservation.identity.operation();
-    // It was decoded once, so it is not too large.
-    if let Some(older) = compute(guard, rules, operation, request) {
-        reservation.fingerprints = reservation.fingerprints.clone().with_older(older);
+pub(crate) async fn add_older<S: Store>(
+    mut context: Box<AttemptContext<S>>,
+    rules: Arc<RouteRules>,
+) -> Result<Box<AttemptContext<S>>, Refusal> {
+    let is_large = is_large(&context.request);
+    let permits = Arc::clone(&context.state.hashing);
+    run_where(is_large, permits, move || {
+        if let Some(older) = compute_older(&context, &rules) {
+            let known = context.reservation.fingerprints.clone();
+            context.reservation.fingerprints = known.with_older(older);
+        }
+        context
+    })
+    .await
+}
+
+fn compute_older<S: Store>(context: &AttemptContext<S>, rules: &RouteRules) -> Option<Fingerprint> {
+    let AttemptContext { guard, request, .. } = context;
+    let operation = context.reservation.identity.operation();
+    match (&guard.route.command, rules.rules.is_command()) {
+        // It was decoded once, so it is not too large.
+        (_, false) => compute(guard, rules, operation, request),
+        (Some(parser), true) => {
+            // Of the first versions: under the headers that the route has now.
+            let current = guard.rules(context.rules.dialect);
+            let of_first = RouteRules {
+                headers: current.headers.clone(),
+                rules: rules.rules.clone(),
+            };
+            let is_first = rules.rules.id() == RulesId::COMMAND;
+            let rules = if is_first { &of_first } else { rules };
+            let parsed = parse_command(guard, parser, rules, operation, request);
+            parsed.ok().map(|(fingerprint, _)| fingerprint)
+        }
+        // The route has no command any more: nothing can be said.
+        (None, true) => None,
     }
+}
+
+/// The authority in the target, and in `Host`.
+fn authorities(request: &Request<Bytes>) -> impl Iterator<Item = Authority<'_>> {
+    let uri = original_uri(request.extensions(), request.uri());
+    let scheme = uri.scheme_str();
+    let in_target = uri
+        .authority()
+        .map(|authority| authority.as_str().as_bytes());
+    let lines = request.headers().get_all(HOST).iter();
+    let hosts = in_target
+        .into_iter()
+        .chain(lines.map(HeaderValue::as_bytes));
+    hosts.map(move |host| Authority { scheme, host })
 }
 
 /// `None` where the decoded body is larger than the route allows.
@@ -94,6 +191,9 @@ fn compute(
     let mut fields = Fields::new(operation, request.method().as_str(), uri.path());
     if let Some(query) = uri.query() {
         fields = fields.query(query);
+    }
+    for authority in authorities(request) {
+        fields = fields.authority(authority);
     }
     let joined;
     let mut types = headers.get_all(CONTENT_TYPE).iter();
@@ -129,7 +229,7 @@ fn compute(
 fn parse_command(
     guard: &Guard,
     parser: &CommandParser,
-    dialect: Dialect,
+    rules: &RouteRules,
     operation: &str,
     request: &Request<Bytes>,
 ) -> Result<(Fingerprint, ParsedCommand), Box<Refusal>> {
@@ -154,19 +254,68 @@ fn parse_command(
         Decoded::TooLarge => return Err(Box::new(Refusal::new(&reason::REQUEST_TOO_LARGE))),
     };
     let uri = original_uri(request.extensions(), request.uri());
-    let lines = guard.rules(dialect).headers.iter().flat_map(|name| {
+    let lines = rules.headers.iter().flat_map(|name| {
         let lines = headers.get_all(name).iter();
         lines.map(|line| (name.as_str(), line.as_bytes()))
     });
+    let hosts = rules.rules.hosts();
     let source = CommandSource {
         operation,
         target: Target {
             method: request.method().as_str(),
-            path: uri.path(),
+            path: match hosts {
+                Some(_) => path::normalize(uri.path()),
+                None => uri.path().into(),
+            },
             query: uri.query(),
+            authority: hosts.and_then(|hosts| hosts.canonical(authorities(request))),
             headers: lines.collect(),
         },
         body,
     };
-    parser.parse(&source).map_err(invalid)
+    let (fingerprint, command) = parser.parse(&source).map_err(invalid)?;
+    Ok((fingerprint.under(rules.rules.id()), command))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn large_and_coded_bodies_are_hashed_elsewhere() {
+        let request = |size: usize, coding: Option<&str>| {
+            let builder = coding.iter().fold(Request::post("/"), |builder, coding| {
+                builder.header(CONTENT_ENCODING, *coding)
+            });
+            builder.body(Bytes::from(vec![7; size])).unwrap()
+        };
+        assert!(!is_large(&request(MAX_INLINE, None)));
+        assert!(is_large(&request(MAX_INLINE + 1, None)));
+        assert!(is_large(&request(20, Some("gzip"))), "it may be a bomb");
+        assert!(!is_large(&request(0, Some("gzip"))));
+    }
+
+    #[tokio::test]
+    async fn hashing_elsewhere_takes_a_thread_and_a_permit() {
+        let here = thread::current().id();
+        let permits = Arc::new(Semaphore::new(1));
+        let running = Arc::new(AtomicUsize::new(0));
+        let jobs = (0..4).map(|_| {
+            let running = Arc::clone(&running);
+            run_where(true, Arc::clone(&permits), move || {
+                assert_eq!(running.fetch_add(1, SeqCst), 0, "more threads than permits");
+                thread::yield_now();
+                running.fetch_sub(1, SeqCst);
+                thread::current().id()
+            })
+        });
+        for thread in futures_util::future::join_all(jobs).await {
+            assert_ne!(thread.ok(), Some(here));
+        }
+        let inline = run_where(false, permits, || thread::current().id()).await;
+        assert_eq!(inline.ok(), Some(here));
+    }
 }

@@ -30,7 +30,7 @@ pub(crate) async fn run_heartbeat<S: Store>(state: &State<S>, guard: &Guard, fen
                 return sleep_until(over).await;
             }
             Ok(Ok(Held::Fenced(fenced))) => {
-                guard.metrics.fenced.increment(1);
+                // Its outcome is counted as fenced when it comes.
                 tracing::warn!(id = %fence.id, found = ?fenced.found, "the lease was lost while executing");
                 return sleep_until(over).await;
             }

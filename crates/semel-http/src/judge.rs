@@ -152,7 +152,9 @@ pub(crate) fn judge<R>(
     }
     let response = response.map(|body| {
         ResponseBody::recorded(match body {
-            Collected::Whole(body, trailers) => FinalBody::whole(body, trailers),
+            Collected::Whole(body, trailers, held) => {
+                FinalBody::whole(body, trailers).counted(held)
+            }
             Collected::Over(body) => body,
         })
     });
@@ -186,7 +188,7 @@ pub(crate) fn response_from_transaction<R>(
         if body.len() > max_response {
             Collected::Over(FinalBody::whole(body, None))
         } else {
-            Collected::Whole(body, None)
+            Collected::Whole(body, None, None)
         }
     }))
 }
@@ -203,7 +205,7 @@ fn completion<R>(
             status: response.status().as_u16(),
             headers: route.stored.take(response.headers()),
             body: match response.body() {
-                Collected::Whole(body, _) if route.replay.stores_body(response.status()) => {
+                Collected::Whole(body, ..) if route.replay.stores_body(response.status()) => {
                     Some(body.clone())
                 }
                 Collected::Whole(..) | Collected::Over(_) => None,

@@ -1,16 +1,20 @@
 //! The layer: a store, the tenant of a request, and the routes.
 
 use std::fmt;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
 use http::request::Parts;
 use semel_core::Store;
+use semel_core::fingerprint::Hosts;
 use semel_core::key::{Dialect, KeyHasher};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::budget::ByteBudget;
 use crate::cache::ReplayCache;
 use crate::loaded_rules::LoadedRules;
 use crate::route::{Error, IntoRoute, Route};
@@ -21,6 +25,10 @@ use crate::waiters::Waiters;
 
 /// Size of the replay cache, unless [`Builder::cache_bytes`] sets another.
 pub const CACHE_BYTES: u64 = 64 << 20;
+
+/// How many bytes of request bodies are held at a time, and how many of responses, unless
+/// [`Builder::max_buffered`] sets another number.
+pub const MAX_BUFFERED: usize = 256 << 20;
 
 /// How long a client waits for a reservation before it is refused, and nothing executes.
 const STORE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,6 +61,7 @@ pub struct Layer<S> {
 pub struct Builder<S> {
     store: S,
     cache_bytes: u64,
+    max_buffered: usize,
     store_timeout: Duration,
     record_timeout: Duration,
 }
@@ -74,6 +83,7 @@ impl Layer<()> {
         Builder {
             store,
             cache_bytes: CACHE_BYTES,
+            max_buffered: MAX_BUFFERED,
             store_timeout: STORE_TIMEOUT,
             record_timeout: RECORD_TIMEOUT,
         }
@@ -85,6 +95,19 @@ impl<S: Store> Builder<S> {
     pub fn cache_bytes(self, cache_bytes: u64) -> Self {
         Self {
             cache_bytes,
+            ..self
+        }
+    }
+
+    /// How many bytes of guarded requests the layer holds at a time, and as many of their responses.
+    ///
+    /// Above it a request gets 503 `server_overloaded`, and nothing executes. While responses take
+    /// more than half, no further request executes, and no response is read from the store; the
+    /// other half is for responses of what is executing. A response that does not even fit there
+    /// reaches its client, but is not stored, as one above `max_response`.
+    pub fn max_buffered(self, max_buffered: usize) -> Self {
+        Self {
+            max_buffered,
             ..self
         }
     }
@@ -115,6 +138,11 @@ impl<S: Store> Builder<S> {
             abandon: CancellationToken::new(),
             owner: format!("process {}", std::process::id()).into(),
             loaded_rules: LoadedRules::default(),
+            request_bytes: ByteBudget::new(self.max_buffered),
+            response_bytes: ByteBudget::new(self.max_buffered),
+            hashing: Arc::new(Semaphore::new(
+                std::thread::available_parallelism().map_or(1, NonZeroUsize::get),
+            )),
             store_timeout: self.store_timeout,
             record_timeout: self.record_timeout,
         };
@@ -160,6 +188,14 @@ impl<S: Store> Layer<S> {
     /// The header that marks a replay; `Idempotent-Replayed` by default.
     pub fn replayed_header(mut self, name: HeaderName) -> Self {
         Arc::make_mut(&mut self.rules).replayed = name;
+        self
+    }
+
+    /// Which hosts are the same target; by default each is its own, and a key that was used on one
+    /// of them is misused on another. For requests without a route, and for routes that are added
+    /// after this.
+    pub fn hosts(mut self, hosts: &Hosts) -> Self {
+        Arc::make_mut(&mut self.rules).set_hosts(hosts);
         self
     }
 
@@ -270,6 +306,30 @@ impl<S: Store> Layer<S> {
             let _ = tokio::time::timeout(FINAL_WRITE_TIMEOUT, self.state.executions.wait()).await;
         }
         Drained { abandoned }
+    }
+
+    /// The name that users see of the operation with this name in the store: the one that a route
+    /// renamed it to, or else the same.
+    pub fn shown_operation<'a>(&'a self, stored: &'a str) -> &'a str {
+        let mut names = self.rules.names();
+        names
+            .find(|name| name.stored == stored)
+            .map_or(stored, |name| name.shown)
+    }
+
+    /// The name in the store of the operation that users know by this name. An earlier name is
+    /// accepted, too, unless another operation has it now.
+    pub fn stored_operation<'a>(&'a self, shown: &'a str) -> &'a str {
+        let mut names = self.rules.names();
+        names
+            .find(|name| name.shown == shown)
+            .map_or(shown, |name| name.stored)
+    }
+
+    /// The schema version of the responses of an operation, by its name in the store; 0 if its route
+    /// states none, or if its routes do not agree.
+    pub fn schema_version(&self, stored: &str) -> u16 {
+        self.rules.schema_version(stored)
     }
 
     /// How many executions are running.

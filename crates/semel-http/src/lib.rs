@@ -11,6 +11,7 @@
 mod axum;
 mod body;
 mod bounds;
+mod budget;
 mod cache;
 mod commit;
 mod commit_with;
@@ -25,6 +26,7 @@ mod heartbeat;
 mod judge;
 mod layer;
 mod loaded_rules;
+mod matching;
 mod metrics;
 mod operation;
 pub mod outcome;
@@ -63,14 +65,16 @@ pub use self::axum::{
 pub use body::{RequestBody, ResponseBody};
 pub use commit_with::CommitWith;
 pub use contracts::{ContractChange, ContractError, ContractPlan, RulesChange};
-pub use layer::{Builder, CACHE_BYTES, Drained, Layer};
+pub use layer::{Builder, CACHE_BYTES, Drained, Layer, MAX_BUFFERED};
 pub use metrics::names;
 pub use operation::Operation;
 pub use outcome::{CloseDelimited, Outcome, OutcomeKind};
 pub use phases::{Downstream, MAX_PHASES, MAX_RECOVERY_BYTES, Phases, Stopped};
 #[cfg(feature = "axum")]
 pub use resume::ResumeJob;
-pub use route::{InFlight, KeyRule, OnSchemaChange, ReplayMode, Retry, Route, WeakKeys};
+pub use route::{
+    InFlight, KeyRule, OnSchemaChange, OperationName, ReplayMode, Retry, Route, WeakKeys,
+};
 pub use rules::DEAD_LETTER_RETRY_AFTER;
 pub use service::{ResponseFuture, Service};
 #[cfg(feature = "status")]

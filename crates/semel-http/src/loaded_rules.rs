@@ -29,10 +29,9 @@ impl LoadedRules {
         if let Some(found) = lock().get(&id) {
             return Ok(Arc::clone(found));
         }
-        let rules = if id == RulesId::DEFAULT {
-            Rules::default()
-        } else {
-            load(store, id).await?
+        let rules = match Rules::well_known(id) {
+            Some(rules) => rules,
+            None => load(store, id).await?,
         };
         let rules = Arc::new(RouteRules::from(rules));
         let mut loaded = lock();

@@ -21,14 +21,18 @@ pub mod names {
     pub const FAILED_RETRY: &str = "api_idempotency_reserve_failed_retry_total";
     /// Requests that found an unknown outcome.
     pub const UNKNOWN: &str = "api_idempotency_reserve_unknown_total";
+    /// Records whose lease expired without a result.
+    pub const ZOMBIE_KEY: &str = "api_idempotency_zombie_key_total";
     /// Records that became unknown, also by `reason`, the error code.
     pub const BECAME_UNKNOWN: &str = "api_idempotency_became_unknown_total";
     /// Requests after their replay window.
     pub const EXPIRED: &str = "api_idempotency_reserve_expired_total";
     /// Store calls that failed.
     pub const STORE_ERROR: &str = "api_idempotency_store_error_total";
-    /// Writes of an attempt that no longer owned its record.
+    /// Outcomes of executions that no longer owned their record.
     pub const FENCED: &str = "api_idempotency_fenced_total";
+    /// Reservations without an execution that no longer owned their record when they were returned.
+    pub const UNRETURNED: &str = "api_idempotency_unreturned_total";
     /// Requests that passed without a key.
     pub const UNGUARDED: &str = "api_idempotency_unguarded_total";
     /// Requests with a key that looks like personal data, a timestamp or a counter; also labelled
@@ -69,6 +73,7 @@ pub(crate) struct Handles {
     pub(crate) expired: Counter,
     pub(crate) store_error: Counter,
     pub(crate) fenced: Counter,
+    pub(crate) unreturned: Counter,
     pub(crate) unguarded: Counter,
     pub(crate) reserve_seconds: Histogram,
     pub(crate) complete_seconds: Histogram,
@@ -97,6 +102,12 @@ impl RouteMetrics {
             Label::new("reason", weakness.as_str()),
         ];
         metrics::counter!(names::KEY_WEAK, labels).increment(1);
+    }
+
+    /// Counts a record whose lease a retry found expired.
+    pub(crate) fn lease_expired(&self) {
+        metrics::counter!(names::ZOMBIE_KEY, "operation" => self.label.clone()).increment(1);
+        self.became_unknown(&Code::LEASE_EXPIRED);
     }
 
     /// Counts a record that became unknown.
@@ -133,6 +144,7 @@ impl std::ops::Deref for RouteMetrics {
                 expired: counter(names::EXPIRED),
                 store_error: counter(names::STORE_ERROR),
                 fenced: counter(names::FENCED),
+                unreturned: counter(names::UNRETURNED),
                 unguarded: counter(names::UNGUARDED),
                 reserve_seconds: histogram(names::RESERVE_SECONDS),
                 complete_seconds: histogram(names::COMPLETE_SECONDS),

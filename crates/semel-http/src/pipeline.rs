@@ -52,10 +52,10 @@ where
 {
     let (state, rules) = (&layer.state, &layer.rules);
     contracts::ensure_published(layer).await?;
-    let mut extracted = extract::extract(rules, route, request).await?;
-    let fingerprints = match fingerprint::fingerprint(state, rules.dialect, &mut extracted)
-        .map_err(|refusal| *refusal)?
-    {
+    let extracted = extract::extract(layer, route, request).await?;
+    let (fingerprinted, extracted) =
+        fingerprint::fingerprint(state, rules.dialect, extracted).await?;
+    let fingerprints = match fingerprinted {
         Fingerprinted::Computed(fingerprints) => fingerprints,
         Fingerprinted::Cached(found) => {
             let (guard, identity) = (&extracted.guard, &extracted.identity);
@@ -123,7 +123,7 @@ where
         {
             comparisons += 1;
             let other = state.loaded_rules.find(&state.store, other).await?;
-            fingerprint::add_older(&mut context, &other);
+            context = fingerprint::add_older(context, other).await?;
             continue;
         }
         if let Decision::InProgress(running) = &decision

@@ -25,34 +25,37 @@ pub(crate) struct Reason {
 const INVALID: &str = "invalid_request_error";
 const API: &str = "api_error";
 
-/// There is no key, and the route needs one.
-pub(crate) static KEY_MISSING: Reason = Reason {
-    code: "idempotency_key_missing",
-    title: "Idempotency key missing",
+/// What most refusals of a request have in common: it is wrong, and stays so.
+const BAD_REQUEST: Reason = Reason {
+    code: "",
+    title: "",
     status: 400,
     stripe_status: 400,
     stripe_type: INVALID,
-    stripe_code: "idempotency_key_missing",
+    stripe_code: "",
     stripe_should_retry: None,
     retryable: false,
     retry_after: false,
     status_link: false,
+    detail: "",
+};
+
+/// There is no key, and the route needs one.
+pub(crate) static KEY_MISSING: Reason = Reason {
+    code: "idempotency_key_missing",
+    title: "Idempotency key missing",
+    stripe_code: "idempotency_key_missing",
     detail: "This operation needs an idempotency key. Send a new random value, such as a UUID, and the same one on every retry.",
+    ..BAD_REQUEST
 };
 
 /// The key cannot be read.
 pub(crate) static KEY_MALFORMED: Reason = Reason {
     code: "idempotency_key_malformed",
     title: "Idempotency key malformed",
-    status: 400,
-    stripe_status: 400,
-    stripe_type: INVALID,
     stripe_code: "idempotency_key_malformed",
-    stripe_should_retry: None,
-    retryable: false,
-    retry_after: false,
-    status_link: false,
     detail: "The idempotency key cannot be read.",
+    ..BAD_REQUEST
 };
 
 /// Same key, other fingerprint.
@@ -64,11 +67,8 @@ pub(crate) static KEY_REUSED: Reason = Reason {
     stripe_status: 400,
     stripe_type: "idempotency_error",
     stripe_code: "idempotency_key_reused",
-    stripe_should_retry: None,
-    retryable: false,
-    retry_after: false,
-    status_link: false,
     detail: "This key was used for a request with other parameters. Use a new key for a new operation; a retry sends exactly what was sent first.",
+    ..BAD_REQUEST
 };
 
 /// Another attempt is executing.
@@ -240,6 +240,21 @@ pub(crate) static NOT_EXECUTED: Reason = Reason {
     detail: "Nothing was executed. Retry with the same key.",
 };
 
+/// The bodies of all requests together are over the limit.
+pub(crate) static OVERLOADED: Reason = Reason {
+    code: "server_overloaded",
+    title: "Not executed: too many requests at once",
+    status: 503,
+    stripe_status: 503,
+    stripe_type: API,
+    stripe_code: "server_overloaded",
+    stripe_should_retry: None,
+    retryable: true,
+    retry_after: true,
+    status_link: false,
+    detail: "Nothing was executed by this request: the server holds as many requests and responses as it may. Retry with the same key.",
+};
+
 /// The body is over the route's limit.
 pub(crate) static REQUEST_TOO_LARGE: Reason = Reason {
     code: "request_too_large",
@@ -274,15 +289,27 @@ pub(crate) static REQUEST_INCOMPLETE: Reason = Reason {
 pub(crate) static REQUEST_INVALID: Reason = Reason {
     code: "request_invalid",
     title: "Request invalid",
-    status: 400,
-    stripe_status: 400,
-    stripe_type: INVALID,
     stripe_code: "request_invalid",
-    stripe_should_retry: None,
-    retryable: false,
-    retry_after: false,
-    status_link: false,
     detail: "The request's body is not valid. Nothing was executed, and the key is not used up.",
+    ..BAD_REQUEST
+};
+
+/// The request is not one that all servers would read alike.
+pub(crate) static REQUEST_MALFORMED: Reason = Reason {
+    code: "request_malformed",
+    title: "Request malformed",
+    stripe_code: "request_malformed",
+    detail: "Write the method in upper case: an application may take it for the standard one. Nothing was executed.",
+    ..BAD_REQUEST
+};
+
+/// The application may take the path for another one than the layer does.
+pub(crate) static PATH_AMBIGUOUS: Reason = Reason {
+    code: "path_ambiguous",
+    title: "Path ambiguous",
+    stripe_code: "path_ambiguous",
+    detail: "The path can be read in more than one way, so it is not certain which operation it names. Send it without encoded slashes, dot segments and control characters. Nothing was executed, and the key is not used up.",
+    ..BAD_REQUEST
 };
 
 /// The tenant is not known.
@@ -338,16 +365,13 @@ pub(crate) static UPSTREAM_FAILED: Reason = Reason {
     stripe_status: 502,
     stripe_type: API,
     stripe_code: "upstream_failed",
-    stripe_should_retry: None,
-    retryable: false,
-    retry_after: false,
-    status_link: false,
     detail: "The application gave no complete answer. The request may have taken effect; without an idempotency key nothing protects a retry.",
+    ..BAD_REQUEST
 };
 
 /// For tests.
 #[cfg(test)]
-pub(crate) static ALL: [&Reason; 21] = [
+pub(crate) static ALL: [&Reason; 24] = [
     &KEY_MISSING,
     &KEY_MALFORMED,
     &KEY_REUSED,
@@ -362,9 +386,12 @@ pub(crate) static ALL: [&Reason; 21] = [
     &OUTCOME_PENDING,
     &REPLAY_UNAVAILABLE,
     &NOT_EXECUTED,
+    &OVERLOADED,
     &REQUEST_TOO_LARGE,
     &REQUEST_INCOMPLETE,
     &REQUEST_INVALID,
+    &REQUEST_MALFORMED,
+    &PATH_AMBIGUOUS,
     &TENANT_UNRESOLVED,
     &TENANT_UNAVAILABLE,
     &UPSTREAM_UNREACHABLE,

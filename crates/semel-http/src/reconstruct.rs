@@ -38,6 +38,38 @@ pub(crate) async fn replace_stored(
     Box::pin(ask_and_fetch(rules, guard, identity, request, stored)).await
 }
 
+/// The current representation for the client whose request was executed, where another writer
+/// completed the record without a body. `None` where the route does not fetch it.
+pub(crate) async fn fetch_first(
+    rules: &Rules,
+    guard: &Guard,
+    identity: &Identity,
+    request: &Request<Bytes>,
+    stored: StoredHead,
+) -> Option<Response<Bytes>> {
+    let replay = &guard.route.replay;
+    let source = replay.source(stored.status, stored.schema_version);
+    let fetch = replay
+        .reconstruct
+        .as_ref()
+        .filter(|_| source == ReplaySource::Current)?;
+    let retry = retry(identity, request, &stored);
+    let mut response = fetch_stored(rules, guard, fetch, retry, &stored).await;
+    // It is the first response, not a replay.
+    response.headers_mut().remove(&rules.replayed);
+    Some(response)
+}
+
+fn retry(identity: &Identity, request: &Request<Bytes>, stored: &StoredHead) -> Retry {
+    Retry {
+        id: stored.id,
+        identity: identity.clone(),
+        resource: stored.resource.clone(),
+        status: stored.status,
+        head: request.clone().into_parts().0,
+    }
+}
+
 async fn ask_and_fetch(
     rules: &Rules,
     guard: &Guard,
@@ -46,13 +78,7 @@ async fn ask_and_fetch(
     stored: StoredHead,
 ) -> Option<Response<Bytes>> {
     let replay = &guard.route.replay;
-    let retry = || Retry {
-        id: stored.id,
-        identity: identity.clone(),
-        resource: stored.resource.clone(),
-        status: stored.status,
-        head: request.clone().into_parts().0,
-    };
+    let retry = || retry(identity, request, &stored);
     if let Some(ask) = &replay.authorize
         && let Some(denied) = ask_application(rules, guard, ask, retry()).await
     {
@@ -64,11 +90,7 @@ async fn ask_and_fetch(
     ) {
         (ReplaySource::Stored, _) => None,
         (ReplaySource::Current, Some(fetch)) => {
-            let fetched = fetch_current(guard, fetch, retry()).await;
-            Some(match fetched {
-                Ok(current) => reconstruct(rules, &stored, current),
-                Err(error) => unavailable(rules, stored.id, &error, "the current representation"),
-            })
+            Some(fetch_stored(rules, guard, fetch, retry(), &stored).await)
         }
         // `Guard::new` refuses a route without the function.
         (ReplaySource::Refused, _) | (ReplaySource::Current, None) => {
@@ -99,6 +121,20 @@ async fn ask_application(
         Err(error) => error,
     };
     Some(unavailable(rules, id, &error, "the caller's permission"))
+}
+
+/// The replay with the current representation, or a refusal.
+async fn fetch_stored(
+    rules: &Rules,
+    guard: &Guard,
+    fetch: &ReplayCall,
+    retry: Retry,
+    stored: &StoredHead,
+) -> Response<Bytes> {
+    match fetch_current(guard, fetch, retry).await {
+        Ok(current) => reconstruct(rules, stored, current),
+        Err(error) => unavailable(rules, stored.id, &error, "the current representation"),
+    }
 }
 
 /// Fetches the current representation, as the response would be stored.

@@ -123,6 +123,18 @@ impl<'a, S: Store> AttemptRecord<'a, S> {
         WriteResult::Fenced
     }
 
+    /// Logs that a reservation could not be returned. Nothing was executed under it, so this is not
+    /// counted as a fenced outcome.
+    pub(crate) fn not_returned(&self, fenced: Fenced) -> WriteResult {
+        let Fence { id, attempt } = self.fence;
+        if self.is_completed(fenced) {
+            return WriteResult::CompletedElsewhere;
+        }
+        self.guard.metrics.unreturned.increment(1);
+        tracing::warn!(%id, attempt, found = ?fenced.found, "a reservation that was not used could not be returned");
+        WriteResult::Fenced
+    }
+
     /// Whether the record is completed under this very attempt: then no other attempt was granted,
     /// and nothing happened twice.
     pub(crate) fn is_completed(&self, fenced: Fenced) -> bool {
@@ -165,7 +177,7 @@ pub(crate) async fn release_unused<S: Store>(
                     _ => record.is_at(fenced, Status::FailedRetryable),
                 };
             if !evicted {
-                record.fenced(fenced, false);
+                let _ = record.not_returned(fenced);
             }
         }
     }

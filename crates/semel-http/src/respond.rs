@@ -1,8 +1,11 @@
 //! Step 6: the response to the client: from its own attempt, from the record, or a refusal.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::Response;
 use semel_core::store::ErasureEpoch;
+use semel_core::transition::Replay;
 use semel_core::{Decision, OperationId, Reserve, Store, Timestamp};
 use tracing::Span;
 
@@ -11,6 +14,7 @@ use crate::cache::{ExactRequest, StoredResponse};
 use crate::complete::Completed;
 use crate::context::{AttemptContext, AttemptGrant};
 use crate::reason;
+use crate::reconstruct::fetch_first;
 use crate::record::release_unused;
 use crate::refusal::{self, Refusal, refuse};
 use crate::replay;
@@ -84,12 +88,16 @@ fn render<S: Store>(
     let metrics = &guard.metrics;
     let refusal = match decision {
         Decision::Replay(found) => {
-            metrics.replay.increment(1);
             if let Some(replaced) = replaced {
+                metrics.replay.increment(1);
                 return replaced;
             }
             return match replay::from_store(found, state.clock.now()) {
                 Ok(found) => {
+                    let Some(held) = state.response_bytes.try_hold(found.body.len()) else {
+                        return Refusal::new(&reason::OVERLOADED).render(&rules);
+                    };
+                    metrics.replay.increment(1);
                     let exact = || ExactRequest::new(&guard, &request);
                     let Reserve {
                         identity,
@@ -99,9 +107,14 @@ fn render<S: Store>(
                     state
                         .cache
                         .fill(read_at, identity, fingerprints, exact, &found);
-                    replay::replay(&rules, guard.route.replay.schema, found)
+                    let mut replay = replay::replay(&rules, guard.route.replay.schema, found);
+                    replay.extensions_mut().insert(Arc::new(held));
+                    replay
                 }
-                Err(refusal) => refusal.render(&rules),
+                Err(refusal) => {
+                    metrics.replay.increment(1);
+                    refusal.render(&rules)
+                }
             };
         }
         Decision::InProgress(running) => {
@@ -114,6 +127,9 @@ fn render<S: Store>(
         }
         Decision::Unknown(unknown) => {
             metrics.unknown.increment(1);
+            if unknown.lease_expired {
+                metrics.lease_expired();
+            }
             let id = unknown.id;
             let (refusal, retry_after) = if unknown.dead_lettered {
                 let wait = rules.dead_letter_retry_after.as_secs();
@@ -173,8 +189,7 @@ async fn from_record<S: Store, R>(
     let (state, guard) = (&context.state, &context.guard);
     let read = match state.store.reserve(reservation).await {
         Ok(Decision::Replay(found)) if found.id == grant.id() => {
-            let found = replay::from_store(found, state.clock.now()).map(replay::first);
-            return from_bytes(found.unwrap_or_else(|refusal| refusal.render(&context.rules)));
+            return from_bytes(first_response(context, found).await);
         }
         other => other,
     };
@@ -185,6 +200,29 @@ async fn from_record<S: Store, R>(
     // Its window may have ended just now: then this call reserved the key anew.
     release_unused(state, guard, id, read).await;
     pending(context, grant)
+}
+
+/// The stored response for the client whose request was executed. One without a body is fetched,
+/// where the route does so for retries.
+async fn first_response<S: Store>(context: &AttemptContext<S>, found: Replay) -> Response<Bytes> {
+    let AttemptContext {
+        state,
+        rules,
+        guard,
+        reservation,
+        request,
+        ..
+    } = context;
+    let head = replay::head_in_store(&found);
+    let refusal = match replay::from_store(found, state.clock.now()) {
+        Ok(stored) => return replay::first(stored),
+        Err(refusal) => refusal,
+    };
+    let fetched = match head {
+        Some(head) => fetch_first(rules, guard, &reservation.identity, request, head).await,
+        None => None,
+    };
+    fetched.unwrap_or_else(|| refusal.render(rules))
 }
 
 fn seconds_between(now: Timestamp, then: Timestamp) -> u64 {

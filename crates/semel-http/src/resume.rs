@@ -139,6 +139,7 @@ impl<S: Store> ResumeJob<S> {
             guard: Arc::clone(&self.guard),
             identity: record.identity,
             request: Request::default(),
+            held: state.request_bytes.hold(),
         };
         let span = spans::guard(&self.guard);
         spans::resumed(&span, fence);

@@ -2,6 +2,7 @@
 
 mod command;
 mod guard;
+mod name;
 mod replay;
 mod settings;
 
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Method, StatusCode};
-use semel_core::fingerprint::Options;
+use semel_core::fingerprint::{Hosts, Options};
 use semel_core::key::{self, MAX_LENGTH};
 use semel_core::{KeyScope, OnExpired, Policy, Stale};
 
@@ -18,6 +19,7 @@ use crate::stored::StoredHeaders;
 
 pub(crate) use command::{CommandParser, CommandSource, ParsedCommand, Target};
 pub(crate) use guard::{Guard, RouteRules};
+pub use name::OperationName;
 pub use replay::{OnSchemaChange, ReplayMode, Retry};
 pub(crate) use replay::{ReplayCall, ReplayRules, ReplaySource};
 pub use settings::{InFlight, KeyRule, WeakKeys};
@@ -35,6 +37,7 @@ pub const EXECUTE_MAX: Duration = Duration::from_mins(1);
 /// defaults, and its methods change them.
 #[derive(Clone, Debug)]
 pub struct Route {
+    pub(crate) match_exactly: bool,
     pub(crate) operation: Option<Box<str>>,
     pub(crate) was: Option<Box<str>>,
     pub(crate) key: KeyRule,
@@ -49,6 +52,8 @@ pub struct Route {
     pub(crate) max_request: usize,
     pub(crate) max_response: usize,
     pub(crate) fingerprint: Options,
+    /// As the layer says.
+    pub(crate) hosts: Hosts,
     pub(crate) outcomes: StatusTable,
     pub(crate) stored: StoredHeaders,
     pub(crate) replay: ReplayRules,
@@ -113,6 +118,7 @@ pub enum Error {
 impl Default for Route {
     fn default() -> Self {
         Self {
+            match_exactly: false,
             operation: None,
             was: None,
             key: KeyRule::Required,
@@ -127,6 +133,7 @@ impl Default for Route {
             max_request: MAX_REQUEST,
             max_response: MAX_RESPONSE,
             fingerprint: Options::default(),
+            hosts: Hosts::default(),
             outcomes: StatusTable::default(),
             stored: StoredHeaders::default(),
             replay: ReplayRules::default(),
@@ -136,6 +143,15 @@ impl Default for Route {
 }
 
 impl Route {
+    /// Matches only paths that are spelled as the pattern is, byte for byte. By default `/Payments/`
+    /// and `/%70ayments` are `/payments`, because an application may route them so: see
+    /// [`semel_core::path`]. For applications that distinguish such paths, and for parameters that
+    /// contain `%2F`. A spelling that does not match is a request without a route.
+    pub fn match_exactly(mut self) -> Self {
+        self.match_exactly = true;
+        self
+    }
+
     /// The name of the operation, such as `create_payment`. Without it every path is its own
     /// operation. Several routes may share a name.
     pub fn operation(mut self, name: impl Into<Box<str>>) -> Self {

@@ -1,6 +1,5 @@
 //! What a configuration decides: routes, tenant, dialect and headers.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,10 +7,12 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderName, HeaderValue, Method};
 use semel_core::OperationId;
+use semel_core::fingerprint::Hosts;
 use semel_core::key::{Dialect, KeyHasher};
 
+use crate::matching::{RouteLookup, RouteTable};
 use crate::publication::Publication;
-use crate::route::{Error, Guard, IntoRoute, KeyRule, Route};
+use crate::route::{Error, Guard, IntoRoute, KeyRule, OperationName, Route};
 use crate::tenant::Tenant;
 
 type TenantFunction = Arc<dyn Fn(&Parts) -> Tenant + Send + Sync>;
@@ -34,7 +35,7 @@ pub(crate) struct Rules {
     defaults: Route,
     /// For `POST` and `PATCH` without a route.
     unnamed: Arc<Guard>,
-    routes: HashMap<Method, matchit::Router<Arc<Guard>>>,
+    routes: RouteTable,
     /// All routes, by method and path.
     pub(crate) listed: Vec<(Method, Arc<Guard>)>,
     /// How the tenant is found, as it is published.
@@ -70,7 +71,7 @@ impl Rules {
             dead_letter_retry_after: DEAD_LETTER_RETRY_AFTER,
             defaults: Route::default(),
             unnamed: Arc::new(Guard::unchanged(unnamed, UNNAMED)),
-            routes: HashMap::new(),
+            routes: RouteTable::default(),
             listed: Vec::new(),
             tenant_rule: CUSTOM_TENANT.into(),
             publication: Publication::default(),
@@ -100,14 +101,17 @@ impl Rules {
     ) -> Result<(), Error> {
         let (method, path) = parse_pattern(pattern)?;
         let route = change(self.defaults.clone()).into_route()?;
-        self.check_was(&route, pattern)?;
+        self.check_name(&route, pattern)?;
         let guard = Arc::new(Guard::new(route, pattern)?);
         self.listed.push((method.clone(), Arc::clone(&guard)));
-        let routes = self.routes.entry(method).or_default();
-        routes.insert(path, guard).map_err(|reason| Error::Path {
-            pattern: pattern.to_owned(),
-            reason: reason.to_string(),
-        })
+        self.routes.add(method, pattern, path, guard)
+    }
+
+    /// Changes which hosts are the same for routes that are added later, and for requests without
+    /// a route.
+    pub(crate) fn set_hosts(&mut self, hosts: &Hosts) {
+        self.defaults.hosts = hosts.clone();
+        self.unnamed = Arc::new(self.unnamed.with_hosts(hosts, UNNAMED));
     }
 
     /// Where a client asks for the status of an operation.
@@ -125,8 +129,8 @@ impl Rules {
         })
     }
 
-    /// Two operations under one identity would take each other's records for their own.
-    fn check_was(&self, route: &Route, pattern: &str) -> Result<(), Error> {
+    /// Refuses a name that conflicts with that of another route.
+    fn check_name(&self, route: &Route, pattern: &str) -> Result<(), Error> {
         let wrong = |problem: String| {
             let pattern = pattern.to_owned();
             Err(Error::Was { pattern, problem })
@@ -134,16 +138,45 @@ impl Rules {
         if route.was.is_some() && route.operation.is_none() {
             return wrong("name the operation as well; `was` is its earlier name".to_owned());
         }
-        let identity = route.was.as_deref().or(route.operation.as_deref());
-        for (_, other) in &self.listed {
-            let shares = identity.is_some() && other.identity_name() == identity;
-            if shares && other.route.operation != route.operation {
-                let name = identity.unwrap_or_default();
-                let other = other.route.operation.as_deref().unwrap_or_default();
-                return wrong(format!("the operation {other:?} uses the name {name:?}"));
+        for (method, other) in &self.listed {
+            let other_pattern = format!("{method} {}", other.path.as_deref().unwrap_or_default());
+            let conflict = name(route, pattern)
+                .zip(name(&other.route, &other_pattern))
+                .and_then(|(new, other)| new.conflict(other));
+            if let Some(problem) = conflict {
+                return wrong(problem);
             }
         }
         Ok(())
+    }
+
+    /// The named operations of all routes; one that several routes share comes several times.
+    pub(crate) fn names(&self) -> impl Iterator<Item = OperationName<'_>> {
+        let routes = self.listed.iter().map(|(_, guard)| &guard.route);
+        routes
+            .filter(|route| route.operation.is_some())
+            .filter_map(|route| name(route, ""))
+    }
+
+    /// The schema version that all routes of an operation have.
+    pub(crate) fn schema_version(&self, operation: &str) -> u16 {
+        let listed = self.listed.iter().map(|(_, guard)| guard);
+        let named = listed.filter(|guard| guard.identity_name() == Some(operation));
+        // A record without a name has its method and path for one.
+        let by_path = operation.split_once(' ').and_then(|(method, path)| {
+            let RouteLookup::Found(found) = self.find(&method.parse().ok()?, path) else {
+                return None;
+            };
+            let guard = found.guard;
+            guard.identity_name().is_none().then_some(guard)
+        });
+        let mut schemas = named.chain(by_path).map(|guard| guard.route.replay.schema);
+        let first = schemas.next().unwrap_or(0);
+        if schemas.all(|other| other == first) {
+            first
+        } else {
+            0
+        }
     }
 
     /// The guard of requests without a route.
@@ -164,17 +197,19 @@ impl Rules {
             .any(|guard| guard.route.replay.authorize.is_some())
     }
 
-    /// The route of a request, if it is guarded.
-    pub(crate) fn guard(&self, method: &Method, path: &str) -> Option<&Arc<Guard>> {
-        let by_route = self
-            .routes
-            .get(method)
-            .and_then(|routes| routes.at(path).ok())
-            .map(|found| found.value);
-        by_route.or_else(|| {
-            (*method == Method::POST || *method == Method::PATCH).then_some(&self.unnamed)
-        })
+    /// The route of a request.
+    pub(crate) fn find<'r, 'p>(&'r self, method: &Method, path: &'p str) -> RouteLookup<'r, 'p> {
+        let is_guarded = *method == Method::POST || *method == Method::PATCH;
+        let otherwise = is_guarded.then_some(&self.unnamed);
+        self.routes.find(method, path, otherwise)
     }
+}
+
+/// The operation of a guarded route, where all its records have the same one.
+fn name<'a>(route: &'a Route, pattern: &'a str) -> Option<OperationName<'a>> {
+    let is_guarded = route.key != KeyRule::Ignored;
+    let name = OperationName::new(route.operation.as_deref(), route.was.as_deref(), pattern);
+    name.filter(|_| is_guarded)
 }
 
 fn parse_pattern(pattern: &str) -> Result<(Method, &str), Error> {

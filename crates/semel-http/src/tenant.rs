@@ -20,7 +20,7 @@
 //! let layer = Layer::new(Memory::default()).tenant(tenant::only_one());
 //! ```
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -29,6 +29,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::header::{AUTHORIZATION, AsHeaderName, HeaderValue};
 use http::request::Parts;
+use semel_core::hex;
 use semel_core::identity::MAX_TENANT_BYTES;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
@@ -170,14 +171,7 @@ fn hashed(tag: &str, credential: &HeaderValue) -> Box<str> {
         .chain_update(tag.as_bytes())
         .chain_update(credential.as_bytes())
         .finalize();
-    let mut name = String::with_capacity(34);
-    name.push_str(tag);
-    name.push('_');
-    for byte in &digest[..16] {
-        // Writing to a String cannot fail.
-        let _ = write!(name, "{byte:02x}");
-    }
-    name.into()
+    format!("{tag}_{}", hex(&digest[..16])).into()
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use semel_core::identity::IdentityHash;
 use semel_core::store::Result;
 use semel_core::time::micros;
-use semel_core::transition::{self, Decision, Grant, InProgress};
+use semel_core::transition::{self, Decision, Grant, InProgress, Unknown};
 use semel_core::{
     Fence, Fingerprint, Identity, OnExpired, OperationId, Record, Reserve, State, Timestamp,
 };
@@ -230,8 +230,8 @@ impl<'r> ReservedRow<'r> {
                 *known = Some(Answer::Decided(Decision::Resume(grant)));
             }
             "lost" => {
-                let record = row::record_from(row, RECORD)?;
-                *known = Some(decide(record, request, self.now));
+                let unknown = lost(&row::record_from(row, RECORD)?)?;
+                *known = Some(Answer::Decided(Decision::Unknown(unknown)));
             }
             // The statement also returns a row that it changed as it was before.
             "found" if known.is_none() => {
@@ -276,6 +276,21 @@ fn grant(record: Record) -> std::result::Result<Grant, Failure> {
         fence,
         locked_until: lease.locked_until,
         recovery: record.recovery,
+    })
+}
+
+/// A record that this statement made unknown.
+fn lost(record: &Record) -> std::result::Result<Unknown, Failure> {
+    let State::Unknown(unresolved) = &record.state else {
+        return Err(Failure::Corrupt(
+            format!("operation {} was lost and is not unknown", record.id).into(),
+        ));
+    };
+    Ok(Unknown {
+        id: record.id,
+        reconcile_after: unresolved.reconcile_after,
+        dead_lettered: false,
+        lease_expired: true,
     })
 }
 

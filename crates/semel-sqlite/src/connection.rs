@@ -1,5 +1,7 @@
 //! Opening a file with the settings that durability depends on.
 
+use std::fs;
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +26,7 @@ const LOCKED_PAUSE: Duration = Duration::from_millis(2);
 
 /// The connection that writes. The file is checked before it is changed.
 pub(crate) fn open_writer(options: &Options) -> Result<Connection, Error> {
+    create_private(&options.path);
     let connection = open(options, OpenFlags::SQLITE_OPEN_CREATE)?;
     let sqlite = |error| Error::opening(&options.path, error);
     if connection.is_readonly(rusqlite::MAIN_DB).map_err(sqlite)? {
@@ -90,6 +93,17 @@ pub(crate) fn open_checkpointer(options: &Options) -> Result<Connection, Error> 
     let connection = open(options, OpenFlags::empty())?;
     require(&connection, options, "synchronous", "FULL", &2_i64)?;
     Ok(connection)
+}
+
+/// Creates a missing file for this user alone: it holds keys and responses. SQLite gives the log and
+/// its index the same mode. What fails here fails again, with a better message, when SQLite opens
+/// the file.
+fn create_private(path: &Path) {
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let _ = options.open(path);
 }
 
 fn open(options: &Options, create: OpenFlags) -> Result<Connection, Error> {

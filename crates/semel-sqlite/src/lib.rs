@@ -45,6 +45,7 @@ mod reader;
 mod recent_keys;
 mod reserve;
 mod row;
+mod same_file;
 mod sandbox;
 mod statistics;
 mod store;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use rusqlite::{Statement, params};
 use semel_core::history::{CLIENT, EntryKind};
 use semel_core::identity::IdentityHash;
-use semel_core::transition::{self, Decision, Grant};
+use semel_core::transition::{self, Decision, Grant, Unknown};
 use semel_core::{
     Code, Fence, Fingerprint, Identity, OnExpired, Policy, Record, Reserve, Timestamp, time,
 };
@@ -114,6 +114,12 @@ impl Reservation {
             let code = Some(Code::LEASE_EXPIRED);
             let lost = history::note(fence, EntryKind::Unknown, CLIENT, code, now);
             history::append(sql, fence.id, lost)?;
+            return Ok(Some(Decision::Unknown(Unknown {
+                id: fence.id,
+                reconcile_after: now,
+                dead_lettered: false,
+                lease_expired: true,
+            })));
         }
         Ok(None)
     }

@@ -17,6 +17,7 @@ use crate::queue::{Queue, Refused};
 use crate::reader::{DecideWithoutWrite, Lookup, QueuedLookup};
 use crate::recent_keys::RecentKeys;
 use crate::reserve::Reservation;
+use crate::same_file::SameFile;
 use crate::writer::{Call, Command, unsettled};
 use crate::{Options, connection, reader, writer};
 
@@ -33,6 +34,7 @@ pub(crate) struct Inner {
     checkpoints: Arc<Checkpoints>,
     recent: RecentKeys,
     inline: InlineReader,
+    file: Arc<SameFile>,
     pub(crate) clock: Arc<dyn Clock>,
     /// By this process; other processes with the same file are not notified.
     pub(crate) erasures: AtomicU64,
@@ -78,6 +80,7 @@ impl Inner {
             checkpoints: Arc::new(Checkpoints::new(options.busy_timeout)),
             recent: RecentKeys::new(),
             inline: InlineReader::open(options)?,
+            file: Arc::new(SameFile::new(&options.path)),
             clock: Arc::clone(&options.clock),
             erasures: AtomicU64::new(0),
             answer_from_readers: options.answer_from_readers,
@@ -86,10 +89,11 @@ impl Inner {
         };
         let (queue, checkpoints) = (Arc::clone(&inner.writes), Arc::clone(&inner.checkpoints));
         let (queries, clock) = (options.queries.clone(), Arc::clone(&options.clock));
+        let file = Arc::clone(&inner.file);
         inner.spawn(options, "semel-writer", move || {
             // If the thread ends early, its callers get an error and do not wait.
             let _closed = Closed(&queue);
-            let _ = writer::run(&connection, &queries, &clock, &queue, &checkpoints);
+            let _ = writer::run(&connection, &queries, &clock, &queue, &checkpoints, &file);
         })?;
         let lists = Arc::clone(&inner.lists);
         let looks = std::iter::repeat_n(Arc::clone(&inner.looks), READERS);
@@ -139,6 +143,7 @@ impl Inner {
         queue: &Queue<QueuedLookup>,
         lookup: L,
     ) -> Result<L::Answer> {
+        self.file.check()?;
         let (lookup, answer) = reader::queued(lookup);
         queue.push(lookup).map_err(refused)?;
         answer

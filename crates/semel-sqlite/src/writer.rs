@@ -13,6 +13,7 @@ use crate::error::Failure;
 use crate::group_builder::GroupBuilder;
 use crate::queries::{Queries, Statements};
 use crate::queue::{MAX_GROUP, Queue};
+use crate::same_file::SameFile;
 use crate::sandbox;
 
 /// A write inside a transaction. It may be performed twice: a group that fails is rolled back, and
@@ -105,6 +106,7 @@ pub(crate) fn run(
     clock: &Arc<dyn Clock>,
     queue: &Queue<Box<dyn Call>>,
     checkpoints: &Checkpoints,
+    file: &SameFile,
 ) -> rusqlite::Result<()> {
     connection.wal_hook(Some(|_, pages| {
         LOG_PAGES.set(u32::try_from(pages).unwrap_or_default());
@@ -124,7 +126,12 @@ pub(crate) fn run(
             group.sort_by_key(|call| call.runs_last());
         }
         let answered = group.len();
-        commit_group(connection, &mut sql, clock, &mut group);
+        if file.check().is_ok() {
+            commit_group(connection, &mut sql, clock, &mut group);
+        } else {
+            // Checked again for each, because an error cannot be copied.
+            settle_all(&mut group, || file.check().and_then(|()| Err(unsettled())));
+        }
         builder.answered(queue, answered);
         checkpoints.after_commit(connection, LOG_PAGES.get());
     }

@@ -148,9 +148,15 @@ impl Pooled {
             Err(error) if error.code() == Some(&SqlState::UNDEFINED_DATABASE) => {
                 return Found::Missing;
             }
+            // The test that has just locked it ended all other connections, this one included.
+            Err(error) if error.code() == Some(&SqlState::ADMIN_SHUTDOWN) => return Found::Busy,
             Err(error) => panic!("cannot connect to {name}: {error:?}"),
         };
-        let row = lock.query_one(LOCK_POOLED, &[]).await.unwrap();
+        let row = match lock.query_one(LOCK_POOLED, &[]).await {
+            Ok(row) => row,
+            Err(error) if error.code() == Some(&SqlState::ADMIN_SHUTDOWN) => return Found::Busy,
+            Err(error) => panic!("cannot lock {name}: {error:?}"),
+        };
         let (is_free, has_schema): (bool, bool) = (row.get(0), row.get(1));
         if !is_free {
             return Found::Busy;

@@ -30,9 +30,10 @@ pub(super) fn packages(names: &[&str]) -> Result<()> {
 }
 
 /// Programs that tests run besides the servers, with the packages that hold them.
-const PROGRAMS: [(&str, &str); 3] = [
+const PROGRAMS: [(&str, &str); 4] = [
     ("chromium", "chromium"),
     ("faketime", "faketime"),
+    ("go", "golang-go"),
     ("promtool", "prometheus"),
 ];
 

@@ -24,7 +24,7 @@ const CHROMIUM: &str = "SEMEL_CHROMIUM";
 /// images of the documentation.
 const PICTURES: &str = "SEMEL_PICTURES";
 
-const ROUTE: &str = "[tenant]\nfrom = \"none\"\n\n[[route]]\nmatch = \"POST /payments\"\noperation = \"create_payment\"\n";
+const ROUTE: &str = "hosts = \"any\"\n[tenant]\nfrom = \"none\"\n\n[[route]]\nmatch = \"POST /payments\"\noperation = \"create_payment\"\n";
 
 /// A hang is a failure. The browser alone takes seconds to start on a busy machine.
 const LIMIT: Duration = Duration::from_mins(5);

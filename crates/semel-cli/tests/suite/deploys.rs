@@ -21,7 +21,7 @@ const RACERS: usize = 50;
 const NAMED: &str = "[[route]]\nmatch = \"POST /payments\"\noperation = \"create_payment\"\n";
 
 /// Changes that no retry notices.
-const ALLOWED: [(&str, &str, &str); 6] = [
+const ALLOWED: [(&str, &str, &str); 8] = [
     (
         "policy",
         NAMED,
@@ -36,6 +36,16 @@ const ALLOWED: [(&str, &str, &str); 6] = [
         "named with `was`",
         "[[route]]\nmatch = \"POST /payments\"\n",
         "[[route]]\nmatch = \"POST /payments\"\noperation = \"pay\"\nwas = \"POST /payments\"\n",
+    ),
+    (
+        "hosts left out",
+        NAMED,
+        "hosts = \"any\"\n[[route]]\nmatch = \"POST /payments\"\noperation = \"create_payment\"\n",
+    ),
+    (
+        "another spelling of the route",
+        "[[route]]\nmatch = \"POST /Payments/\"\n",
+        "hosts = [[\"shop\", \"a.shop\"]]\n[[route]]\nmatch = \"POST /payments\"\n",
     ),
     (
         "rules added",
@@ -55,7 +65,7 @@ const ALLOWED: [(&str, &str, &str); 6] = [
 ];
 
 /// Changes that would make a retry a new request, and what the refusal names.
-const REFUSED: [(&str, &str, &str); 6] = [
+const REFUSED: [(&str, &str, &str); 7] = [
     (
         "operation \"pay\"",
         NAMED,
@@ -80,6 +90,11 @@ const REFUSED: [(&str, &str, &str); 6] = [
         "tenant none",
         NAMED,
         "[[route]]\nmatch = \"POST /payments\"\noperation = \"create_payment\"\n[tenant]\nfrom = \"none\"\n",
+    ),
+    (
+        "matched exactly",
+        NAMED,
+        "[[route]]\nmatch = \"POST /payments\"\nmatch_exactly = true\noperation = \"create_payment\"\n",
     ),
     (
         "not guarded",
@@ -200,6 +215,26 @@ async fn allowed_change_by_reload_replays() {
     }
 }
 
+/// The records of a renamed operation are listed under its new name from the reload on.
+#[tokio::test(flavor = "multi_thread")]
+async fn renamed_operation_has_its_new_name_in_the_admin_api() {
+    let (_, before, after) = ALLOWED[1];
+    for deployment in Deployment::on_both_stores().await {
+        let gateway = deployment.start(before);
+        deployment.executes(&gateway, "listed").await;
+        deployment.directory.configure(after);
+        gateway.signal(Signal::HUP);
+        gateway.wait_for_log("configuration reloaded").await;
+        for name in ["pay", "create_payment"] {
+            let path = format!("/api/v1/operations?operation={name}");
+            let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+            let listed = ask(gateway.admin, request.as_bytes()).await.unwrap().text();
+            assert!(listed.contains("\"operation\":\"pay\""), "{listed}");
+            assert!(!listed.contains("create_payment"), "{listed}");
+        }
+    }
+}
+
 /// Old and new processes serve one store: a record of either is replayed by both.
 #[tokio::test(flavor = "multi_thread")]
 async fn allowed_change_in_a_rolling_deploy_replays_at_both() {
@@ -241,8 +276,8 @@ async fn unsafe_change_is_refused_at_start_and_at_reload() {
 
             let message = deployment.start_refused(after);
             for part in [
-                "POST /payments: operation \"create_payment\"",
-                named,
+                "POST /payments: ",
+                &format!(" → {named}; "),
                 "0 unfinished and 1 replayable records of \"create_payment\"",
                 "the last window ends at",
                 "`was = \"…\"`",

@@ -320,3 +320,57 @@ async fn randomly_terminated_backends_neither_repeat_nor_lose_a_payment() {
     // The run is valid only if connections were lost during requests.
     assert!(ended >= 20 && tally.retried > 0, "{ended} ended, {tally:?}");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_lost_records_grants_nothing_until_a_person_accepts_it() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let shop = Shop::open().await;
+    let (one, _one) = gateway(CONFIG, &shop, &database.url);
+    let (other, _other) = gateway(CONFIG, &shop, &database.url);
+    let answer = ask(one.address, &payment("lost")).await.unwrap();
+    assert_eq!(answer.status(), 201, "{answer:?}");
+    // sleeps because the gateway remembers a record once a second
+    sleep(2 * Duration::from_secs(1)).await;
+    let client = database.client().await;
+    client
+        .execute("TRUNCATE semel.operations", &[])
+        .await
+        .unwrap();
+    for gateway in [&one, &other] {
+        let waiting = async {
+            loop {
+                let ready = get(gateway.admin, "/readyz").await.unwrap();
+                if ready.status() == 503 {
+                    assert!(ready.text().contains("semel store accept"), "{ready:?}");
+                    return;
+                }
+                // sleeps because another process looks at its store, without a notification.
+                sleep(POLL).await;
+            }
+        };
+        timeout(TEST_TIMEOUT, waiting).await.unwrap();
+        let refused = ask(gateway.address, &payment("lost")).await.unwrap();
+        assert_eq!(refused.status(), 503, "{refused:?}");
+    }
+    assert_eq!(shop.executions(), 1);
+
+    let accepted = std::process::Command::new(env!("CARGO_BIN_EXE_semel"))
+        .args(["store", "accept", "--store", &database.url])
+        .args(["--reason", "compared with the provider"])
+        .output()
+        .unwrap();
+    assert!(accepted.status.success(), "{accepted:?}");
+    for gateway in [&one, &other] {
+        let waiting = async {
+            while get(gateway.admin, "/readyz").await.unwrap().status() != 200 {
+                // sleeps because another process looks at its store, without a notification.
+                sleep(POLL).await;
+            }
+        };
+        timeout(TEST_TIMEOUT, waiting).await.unwrap();
+        let answer = ask(gateway.address, &payment("lost")).await.unwrap();
+        assert_eq!(answer.status(), 201, "{answer:?}");
+    }
+}

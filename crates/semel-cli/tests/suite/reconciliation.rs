@@ -125,6 +125,7 @@ impl Deployment {
             let request = self
                 .client
                 .post(format!("http://{gateway}/payments"))
+                .header("Host", "shop")
                 .header("Idempotency-Key", format!("\"{key}\""))
                 // Only the first request fails.
                 .header("X-Demo-Fault", if requests == 1 { fault } else { "none" })

@@ -28,6 +28,8 @@ pub(super) enum Tag {
     HeaderName = 11,
     HeaderLine = 12,
     Command = 13,
+    Authority = 14,
+    NoAuthority = 15,
 
     EmptyBody = 32,
     JsonBody = 33,

@@ -6,8 +6,9 @@ use std::fmt;
 use super::frame::{Domain, Frame, Tag};
 use super::media::Media;
 use super::rules::is_credential;
-use super::{Fingerprint, Fingerprints, Rules, form, multipart};
+use super::{Authority, Fingerprint, Fingerprints, Rules, form, multipart};
 use crate::canonical::{self, NotIJson, Numbers};
+use crate::path;
 
 /// What a client asked for. Neither the key nor credentials are part of it.
 ///
@@ -19,6 +20,7 @@ pub struct Request<'a> {
     method: &'a str,
     path: &'a str,
     query: Option<&'a str>,
+    authorities: Vec<Authority<'a>>,
     content_type: Option<&'a [u8]>,
     headers: BTreeMap<String, Vec<&'a [u8]>>,
     body: &'a [u8],
@@ -26,14 +28,15 @@ pub struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// A request without query, content type, semantic headers and body. Method and path are
-    /// taken exactly as they were sent.
+    /// A request without authority, query, content type, semantic headers and body. Method and path
+    /// are as they were sent.
     pub fn new(operation: &'a str, method: &'a str, path: &'a str) -> Self {
         Self {
             operation,
             method,
             path,
             query: None,
+            authorities: Vec::new(),
             content_type: None,
             headers: BTreeMap::new(),
             body: b"",
@@ -47,6 +50,15 @@ impl<'a> Request<'a> {
             query: Some(query),
             ..self
         }
+    }
+
+    /// The authority that the client named, if it is not added yet. It counts where the rules
+    /// [say so](Rules::with_hosts).
+    pub fn authority(mut self, authority: Authority<'a>) -> Self {
+        if !self.authorities.contains(&authority) {
+            self.authorities.push(authority);
+        }
+        self
     }
 
     /// The value of `Content-Type`: type, subtype and charset count, in any case. If the
@@ -103,11 +115,15 @@ impl<'a> Request<'a> {
         let mut frame = Frame::new(Domain::Request);
         frame.field(Tag::Operation, self.operation.as_bytes());
         frame.field(Tag::Method, self.method.as_bytes());
-        frame.field(Tag::Path, self.path.as_bytes());
+        match rules.hosts() {
+            Some(_) => frame.field(Tag::Path, path::normalize(self.path).as_bytes()),
+            None => frame.field(Tag::Path, self.path.as_bytes()),
+        }
         match self.query {
             Some(query) => frame.field(Tag::Query, query.as_bytes()),
             None => frame.field(Tag::NoQuery, b""),
         }
+        self.hash_authorities(rules, &mut frame);
         self.hash_media(media.as_ref(), &mut frame);
         for (name, lines) in &self.headers {
             frame.field(Tag::HeaderName, name.as_bytes());
@@ -117,6 +133,20 @@ impl<'a> Request<'a> {
         }
         let rule = self.hash_body(media.flatten().as_ref(), rules, &mut frame);
         (frame.finish().under(rules.id()), rule)
+    }
+
+    fn hash_authorities(&self, rules: &Rules, frame: &mut Frame) {
+        let hosts = rules.hosts();
+        let Some(hosts) = hosts.and_then(|hosts| hosts.canonical(self.authorities.iter().copied()))
+        else {
+            return;
+        };
+        if hosts.is_empty() {
+            frame.field(Tag::NoAuthority, b"");
+        }
+        for host in hosts {
+            frame.field(Tag::Authority, &host);
+        }
     }
 
     fn hash_media(&self, media: Option<&Option<Media>>, frame: &mut Frame) {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::media::is_token;
 use super::timestamp::{self, Precision};
-use super::{Error, Pointer};
+use super::{Error, Hosts, Pointer};
 use crate::canonical::{self, Child, Numbers, Tree, number};
 
 pub use stored::RulesId;
@@ -76,6 +76,10 @@ pub struct Rules {
     defaults: Vec<Fallback>,
     values: Vec<(Pointer, ValueRule)>,
     fields: Vec<Pointer>,
+    /// `None`: the path counts as it was sent, and the authority does not.
+    hosts: Option<Hosts>,
+    /// Whether the body is compared as a validated command.
+    is_command: bool,
 }
 
 /// How the value at a pointer is compared.
@@ -136,6 +140,8 @@ impl Rules {
             defaults,
             values,
             fields,
+            hosts: None,
+            is_command: false,
         };
         rules.check_overlaps()?;
         rules.check_fields()?;

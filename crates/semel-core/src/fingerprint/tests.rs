@@ -865,3 +865,84 @@ fn domains_do_not_mix() {
         json("{\"a\":1}"),
     ]);
 }
+
+#[test]
+fn path_and_authority_count_by_the_rules() {
+    let with = |hosts: &Hosts, path: &str, host: &str| {
+        let host = host.as_bytes();
+        let scheme = Some("https");
+        let rules = Rules::default().with_hosts(hosts);
+        let request = Request::new("op", "POST", path);
+        let request = match host {
+            [] => request,
+            host => request.authority(Authority { scheme, host }),
+        };
+        request.fingerprint(&rules)
+    };
+    let each = Hosts::default();
+    let one = with(&each, "/a", "api.example");
+    assert_eq!(with(&each, "/%61", "API.example.:443"), one);
+    assert_eq!(with(&each, "/x/../a", "api.example"), one);
+    all_differ(&[
+        one,
+        with(&each, "/A", "api.example"),
+        with(&each, "/a/", "api.example"),
+        with(&each, "//a", "api.example"),
+        with(&each, "/a", "api2.example"),
+        with(&each, "/a", ""),
+    ]);
+    let same = Hosts::equivalent([["api.example", "api2.example"]]).unwrap();
+    let grouped = with(&same, "/a", "api2.example");
+    assert_eq!(grouped, with(&same, "/a", "api.example"));
+    assert_ne!(grouped, with(&same, "/a", "api3.example"));
+    let any = Hosts::any();
+    assert_eq!(with(&any, "/a", "api.example"), with(&any, "/a", ""));
+    assert_ne!(with(&any, "/a", ""), with(&any, "/a/", ""));
+    // As records of the first versions were made: the path as it was sent, and no authority.
+    let old = |request: Request<'_>| request.fingerprint(&Rules::default());
+    let request = || Request::new("op", "POST", "/a");
+    let host = Authority {
+        scheme: None,
+        host: b"api.example",
+    };
+    assert_eq!(old(request().authority(host)), old(request()));
+    assert_ne!(old(Request::new("op", "POST", "/%61")), old(request()));
+}
+
+#[test]
+fn rules_with_hosts_are_read_back_and_have_an_id_of_their_own() {
+    let options = Options {
+        ignore: vec!["/a".into()],
+        ..Options::default()
+    };
+    let plain = Rules::new(&options).unwrap();
+    let named = Hosts::equivalent([["a", "b"]]).unwrap();
+    let mut ids = vec![
+        RulesId::DEFAULT,
+        RulesId::COMMAND,
+        RulesId::WITH_HOST,
+        plain.id(),
+    ];
+    for base in [Rules::default(), plain] {
+        for hosts in [Hosts::default(), Hosts::any(), named.clone()] {
+            let rules = base.with_hosts(&hosts);
+            for rules in [rules.clone(), rules.for_command()] {
+                if rules.id() != RulesId::WITH_HOST {
+                    let read = Rules::from_text(&rules.to_text()).unwrap();
+                    assert_eq!((&read, read.id()), (&rules, rules.id()));
+                    assert_eq!(Rules::well_known(rules.id()), None);
+                    ids.push(rules.id());
+                }
+            }
+        }
+    }
+    let count = ids.len();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!((ids.len(), count), (15, 15));
+    for id in [RulesId::DEFAULT, RulesId::COMMAND, RulesId::WITH_HOST] {
+        assert_eq!(Rules::well_known(id).unwrap().id(), id);
+    }
+    let newer = r#"{"hosts":[],"options":{},"scheme":true}"#;
+    assert!(matches!(Rules::from_text(newer), Err(Error::Stored(_))));
+}

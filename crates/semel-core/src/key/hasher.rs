@@ -1,12 +1,12 @@
 //! Keyed hashes in place of keys, for stores that must not see the clear key.
 
 use std::fmt;
-use std::fmt::Write as _;
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
 use super::Key;
+use crate::hex;
 
 /// The shortest secret, in bytes: as long as the hash.
 pub const MIN_SECRET_BYTES: usize = 32;
@@ -58,23 +58,13 @@ impl KeyHasher {
     /// What is stored in place of `key`.
     pub fn hash(&self, key: &Key) -> Key {
         let digest = self.0.clone().chain_update(key.as_str()).finalize();
-        let mut text = String::from(PREFIX);
-        for byte in digest.into_bytes() {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-        }
-        Key(text.into())
+        Key(format!("{PREFIX}{}", hex(&digest.into_bytes())).into())
     }
 
     /// Stands for the secret, and does not disclose it: another secret has another id.
     pub fn id(&self) -> String {
         let digest = self.0.clone().chain_update(ID_INPUT).finalize();
-        let mut text = String::new();
-        for byte in &digest.into_bytes()[..4] {
-            // Writing to a String cannot fail.
-            let _ = write!(text, "{byte:02x}");
-        }
-        text
+        hex(&digest.into_bytes()[..4])
     }
 
     /// What is stored for the key that an operator searches for: its hash, unless it is a hash

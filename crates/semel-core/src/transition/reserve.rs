@@ -127,7 +127,10 @@ fn lease_over(record: Record, request: Reserve, now: Timestamp) -> Transition<De
         return grant_again(record, request, now).map(Decision::Resume);
     }
     let (record, unresolved) = lose(record, Code::LEASE_EXPIRED, now);
-    let unknown = unknown(&record, unresolved);
+    let unknown = Unknown {
+        lease_expired: true,
+        ..unknown(&record, unresolved)
+    };
     Transition::new(Some(record), Decision::Unknown(unknown))
 }
 
@@ -155,5 +158,6 @@ fn unknown(record: &Record, unresolved: Unresolved) -> Unknown {
         id: record.id,
         reconcile_after: unresolved.reconcile_after,
         dead_lettered: unresolved.dead_lettered_at.is_some(),
+        lease_expired: false,
     }
 }

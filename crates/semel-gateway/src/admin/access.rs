@@ -11,11 +11,11 @@ mod login;
 mod secret;
 mod session;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{ConnectInfo, Request, State};
+use axum::extract::{Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse as _, Response};
 use http::header::{ACCEPT, AUTHORIZATION, HOST, HeaderName};
@@ -27,6 +27,7 @@ pub(super) use caller::{Caller, MAX_NAME, Role, Session};
 
 use super::problem::Problem;
 use super::{METRICS, Token};
+use crate::server::Peer;
 use crate::tenant::{bearer, single_value};
 use cookie::Cookie;
 use limit::TokenRateLimit;
@@ -86,7 +87,7 @@ impl Access {
 pub(super) struct AccessGuard {
     access: Access,
     cookie: Cookie,
-    sessions: Sessions,
+    sessions: Arc<Sessions>,
     rate_limit: TokenRateLimit,
     clock: Arc<dyn Clock>,
     /// The CSRF token of loopback callers, who have no session. `None` if the system has no
@@ -116,7 +117,7 @@ impl AccessGuard {
         Arc::new(Self {
             access,
             cookie: Cookie { secure },
-            sessions: Sessions::default(),
+            sessions: Arc::default(),
             rate_limit: TokenRateLimit::new(clock.now()),
             clock,
             csrf,
@@ -198,15 +199,12 @@ impl AccessGuard {
                 None => Err(self.reject_token(peer(&request))),
             };
         }
-        let session = self
-            .cookie
-            .read(headers)
-            .and_then(|id| {
-                self.sessions
-                    .find(id, self.now(), !headers.contains_key(BACKGROUND))
-            })
-            .ok_or_else(Problem::unauthenticated)?;
-        let caller = Caller::session(session);
+        let id = self.cookie.read(headers);
+        let id = id.ok_or_else(Problem::unauthenticated)?;
+        let seen = !headers.contains_key(BACKGROUND);
+        let session = self.sessions.find(id, self.now(), seen);
+        let session = session.ok_or_else(Problem::unauthenticated)?;
+        let caller = Caller::session(session, Arc::clone(&self.sessions), secret::hash(id));
         if csrf::is_safe(request.method()) {
             return Ok((request, caller));
         }
@@ -267,9 +265,9 @@ async fn loopback_only(
 
 /// The peer address; 0.0.0.0, which is not loopback, if it is not known.
 fn peer(request: &Request) -> IpAddr {
-    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
-    peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |ConnectInfo(peer)| {
-        peer.ip().to_canonical()
+    let peer = request.extensions().get::<Peer>();
+    peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| {
+        peer.address().ip().to_canonical()
     })
 }
 

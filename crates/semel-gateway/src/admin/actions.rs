@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 
 use semel_core::key::KeyHasher;
+use semel_core::statistics::Activity;
 use semel_core::store::{self, Page, Query, Summary};
 use semel_core::transition::Fenced;
 use semel_core::{
     Actor, Code, Identity, KeyScope, OperationId, Record, Resolution, Resolve, State, Status,
     Store, Verdict,
 };
+use semel_http::Layer;
 use semel_worker::{ReconcileOutcome, Reconcilers};
 
 use super::api::FullStore;
@@ -35,10 +37,14 @@ pub(super) async fn find_record<S: Store>(store: &S, id: &str) -> Result<Record,
 ///
 /// The records found by the index are all on the first page, which may therefore exceed the limit.
 pub(super) async fn search_records<S: FullStore>(
-    store: &S,
+    layer: &Layer<S>,
     key_hasher: Option<&KeyHasher>,
     mut query: Query,
 ) -> store::Result<Page> {
+    let store = layer.store();
+    query.operation = query
+        .operation
+        .map(|operation| layer.stored_operation(&operation).into());
     if let (Some(hasher), Some(key)) = (key_hasher, &query.key) {
         query.key = Some(hasher.hash_searched(key));
     }
@@ -75,16 +81,41 @@ pub(super) async fn search_records<S: FullStore>(
     Ok(page)
 }
 
+/// Activity by the names that users see. Processes from before a rename and from after it count one
+/// operation under both names.
+pub(super) fn shown_activity<S: FullStore>(
+    layer: &Layer<S>,
+    mut activity: Vec<Activity>,
+) -> Vec<Activity> {
+    for line in &mut activity {
+        line.operation = layer.shown_operation(&line.operation).into();
+    }
+    activity.sort_by(|a, b| (a.at, &a.operation).cmp(&(b.at, &b.operation)));
+    activity.dedup_by(|line, sum| {
+        let is_same = (line.at, &line.operation) == (sum.at, &sum.operation);
+        if is_same {
+            sum.decisions.add(&line.decisions);
+        }
+        is_same
+    });
+    activity
+}
+
 /// Applies an operator's verdict. `attempt` is the attempt the operator looked at; without it, the
 /// current one.
 pub(super) async fn resolve_record<S: FullStore>(
-    store: &S,
+    layer: &Layer<S>,
     id: &str,
     attempt: Option<u32>,
-    verdict: Verdict,
+    mut verdict: Verdict,
     by: Actor,
 ) -> Result<(OperationId, Status), Problem> {
+    let store = layer.store();
     let record = find_record(store, id).await?;
+    if let Verdict::Completed(completion) = &mut verdict {
+        // A person writes what the application would answer now.
+        completion.response.schema_version = layer.schema_version(record.identity.operation());
+    }
     let mut fence = record.fence();
     if let Some(attempt) = attempt {
         fence.attempt = attempt;

@@ -29,6 +29,7 @@ use super::openapi::{AuthProblems, NotFoundProblem, QueryProblems, StoreProblems
 use super::problem::Problem;
 use crate::activity::Counts;
 use crate::observed::Events;
+use crate::service::CurrentLayer;
 use extract::{PathId, QueryParams};
 
 /// The maximum size of a request body: a response written by hand, and its reason.
@@ -50,6 +51,8 @@ pub struct Api<S> {
     pub key_hasher: Option<KeyHasher>,
     /// What this process counted, for the weak keys on the console.
     pub counts: Counts,
+    /// The routes in use, for the names and schemas of their operations.
+    pub layer: CurrentLayer<S>,
 }
 
 /// Every store interface, as the admin API needs it.
@@ -100,7 +103,7 @@ struct Filters {
     /// The tenant.
     #[serde(default)]
     tenant: String,
-    /// The operation name, such as `create_payment`.
+    /// The operation name, such as `create_payment`; also one that it was renamed from.
     #[serde(default)]
     operation: String,
     /// The idempotency key, exactly as the client sent it, or its hash from a record.
@@ -142,8 +145,9 @@ async fn list<S: FullStore>(
     QueryParams(filters): QueryParams<Filters>,
 ) -> ApiResult {
     let query = filters.into_query()?;
-    let page = actions::search_records(&api.store, api.key_hasher.as_ref(), query).await?;
-    Ok(json(&view::page(&caller, &page)))
+    let layer = api.layer.load();
+    let page = actions::search_records(&layer, api.key_hasher.as_ref(), query).await?;
+    Ok(json(&view::page(&caller, &layer, &page)))
 }
 
 impl Filters {
@@ -236,7 +240,7 @@ async fn show<S: FullStore>(
         record = actions::reveal_response(&api.store, &id, Actor::from(&*who)).await?;
     }
     let history = api.store.history(record.id).await?;
-    let view = view::record(&caller, &api.store, &record, &history, reveal);
+    let view = view::record(&caller, &api.layer.load(), &record, &history, reveal);
     Ok(json(&view))
 }
 

@@ -34,6 +34,7 @@ use super::access::{Caller, operators_only};
 use super::api::FullStore;
 use super::problem::Problem;
 use crate::activity::Counts;
+use crate::service::CurrentLayer;
 use layout::{Layout, Section};
 
 /// The maximum size of a form: a response written by hand, and its reason.
@@ -52,6 +53,8 @@ pub(super) struct Console<S, O> {
     pub(super) key_hasher: Option<KeyHasher>,
     /// What this process counted.
     pub(super) counts: Counts,
+    /// The routes in use, for the names and schemas of their operations.
+    pub(super) layer: CurrentLayer<S>,
     /// The bare store's outbox, without wrappers.
     pub(super) outbox: O,
     pub(super) ready: ReadinessProbe,
@@ -128,6 +131,11 @@ impl<S: FullStore, O: Store> Console<S, O> {
     /// The store's clock, which all times on a page refer to.
     fn now(&self) -> Timestamp {
         self.store.clock().now()
+    }
+
+    /// The name that users see of an operation in the store.
+    fn shown_operation(&self, stored: &str) -> Box<str> {
+        self.layer.load().shown_operation(stored).into()
     }
 }
 

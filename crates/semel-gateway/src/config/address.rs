@@ -1,12 +1,17 @@
 //! Addresses: of the listeners, the upstream, the store and the cache.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use http::Uri;
 use http::uri::{Authority, Scheme};
+use ipnet::IpNet;
+use toml::Spanned;
+
+use super::table::Table;
+use crate::upstream::UpstreamConfig;
 
 /// The address of a listener. Port 0 means any free port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +21,11 @@ impl Listen {
     /// Wraps an address.
     pub const fn new(address: SocketAddr) -> Self {
         Self(address)
+    }
+
+    /// A port of this machine only.
+    pub(super) const fn loopback(port: u16) -> Self {
+        Self(SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port))
     }
 
     /// The address to bind to.
@@ -249,6 +259,33 @@ impl fmt::Display for StoreUrl {
             Self::Postgres(url) => url.fmt(f),
         }
     }
+}
+
+/// Reads `trusted_proxies`; without it, the loopback addresses.
+pub(super) fn read_trusted_proxies(top: &mut Table<'_>) -> Vec<IpNet> {
+    if top.key_span("trusted_proxies").is_none() {
+        return UpstreamConfig::trusted_by_default();
+    }
+    let listed = top.list("trusted_proxies", network);
+    listed.into_iter().map(Spanned::into_inner).collect()
+}
+
+fn network(text: &str) -> Result<IpNet, String> {
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Ok(address.into());
+    }
+    let network: IpNet = text.parse().map_err(|_| {
+        format!(
+            "invalid network {text:?}: write an address or a prefix, for example \"10.0.0.0/8\""
+        )
+    })?;
+    if network != network.trunc() {
+        return Err(format!(
+            "invalid network {text:?}: write \"{}\"",
+            network.trunc()
+        ));
+    }
+    Ok(network)
 }
 
 #[cfg(test)]

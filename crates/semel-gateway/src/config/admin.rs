@@ -6,7 +6,7 @@ use toml::Spanned;
 
 use super::problem::Origin;
 use super::table::Table;
-use super::{Listen, Settings, loopback, read_file};
+use super::{Listen, Settings, read_file};
 use crate::admin::{Access, Token};
 
 /// The admin listener.
@@ -85,7 +85,7 @@ pub(super) fn merge(
     let tokenless =
         token.is_none() && !document.token_given && !settings.is_set("SEMEL_ADMIN_TOKEN");
 
-    let (listen, listen_from) = listen.unwrap_or_else(|| (loopback(8081), Origin::Default));
+    let (listen, listen_from) = listen.unwrap_or_else(|| (Listen::loopback(8081), Origin::Default));
     if !listen.is_loopback() && token.is_none() {
         problems.report(
             listen_from,

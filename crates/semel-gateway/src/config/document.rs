@@ -6,8 +6,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use http::HeaderName;
+use ipnet::IpNet;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use semel_core::fingerprint::Hosts;
 use semel_core::key::{Dialect, KeyHasher};
 use semel_seal::Keyring;
 use toml::Spanned;
@@ -20,8 +22,8 @@ use super::table::Table;
 use super::telemetry::TelemetryDocument;
 use super::{
     CacheUrl, DialectName, Environment, Limits, Listen, OutboxConfig, PolicyConfig, RouteConfig,
-    StoreUrl, TenantFrom, TenantRule, TlsConfig, Upstream, WebhookConfig, header_name, key_storage,
-    outbox, policy, read_file, reconcile, route, tenant, webhook,
+    StoreUrl, TenantFrom, TenantRule, TlsConfig, Upstream, WebhookConfig, address, header_name,
+    hosts, key_storage, limits, outbox, policy, read_file, reconcile, route, tenant, webhook,
 };
 use crate::error_pages::ERROR_PATH;
 
@@ -31,20 +33,19 @@ const DEFAULT_REPLAY_CACHE: u64 = 64 << 20;
 /// Maximum size of the replay cache: more memory is better spent on the store's own cache.
 const MAX_REPLAY_CACHE: u64 = 64 << 30;
 
-/// Maximum of `max_connections`: more than the ports of one address.
-const MAX_CONNECTIONS: usize = 1_000_000;
-
 /// The settings of the file. Those that flags and variables can override are still optional.
 pub(super) struct Document {
     pub(super) listen: Option<Spanned<Listen>>,
     pub(super) upstream: Option<Spanned<Upstream>>,
     /// Whether `upstream` is present, even if it is invalid.
     pub(super) upstream_given: bool,
+    pub(super) trusted_proxies: Vec<IpNet>,
     pub(super) store: Option<Spanned<StoreUrl>>,
     pub(super) cache: Option<Spanned<CacheUrl>>,
     pub(super) dialect: Dialect,
     pub(super) header: HeaderName,
     pub(super) replayed_header: HeaderName,
+    pub(super) hosts: Hosts,
     pub(super) error_base: Box<str>,
     pub(super) replay_cache: u64,
     pub(super) admin: AdminDocument,
@@ -86,10 +87,12 @@ impl Document {
         let upstream_given = top.key_span("upstream").is_some();
         let listen = top.parsed("listen", Listen::from_str);
         let upstream = top.parsed("upstream", Upstream::from_str);
+        let trusted_proxies = address::read_trusted_proxies(&mut top);
         let store = top.parsed("store", StoreUrl::from_str);
         let cache = top.parsed("cache", CacheUrl::from_str);
         let dialect = read_dialect(&mut top, dialect);
         let (header, replayed_header) = read_headers(&mut top);
+        let hosts = hosts::read(&mut top);
         let error_base = top.parsed("error_base", read_error_base);
         let replay_cache = top.size("replay_cache", MAX_REPLAY_CACHE);
         let admin = admin::read(top.table("admin", "[admin]"));
@@ -115,7 +118,6 @@ impl Document {
         let dead_letter_unreconciled = top
             .table("worker", "[worker]")
             .and_then(reconcile::read_worker);
-        let limits = top.table("limits", "[limits]").map(read_limits);
         let context = route::RouteContext {
             policy: &policy,
             key_header: &header,
@@ -126,6 +128,12 @@ impl Document {
             },
         };
         let routes = route::read(top.tables("route", "[[route]]"), &context);
+        let bodies = |policy: &PolicyConfig| policy.max_request.max(policy.max_response);
+        let max_body = routes.iter().map(|route| bodies(&route.policy));
+        let max_body = max_body.fold(bodies(&policy), u64::max);
+        let limits = top
+            .table("limits", "[limits]")
+            .map(|table| limits::read(table, max_body));
         let context = webhook::WebhookContext {
             environment,
             routes: &routes,
@@ -143,11 +151,13 @@ impl Document {
             listen,
             upstream,
             upstream_given,
+            trusted_proxies,
             store,
             cache,
             dialect,
             header,
             replayed_header,
+            hosts,
             error_base: error_base.map_or_else(|| ERROR_PATH.into(), Spanned::into_inner),
             replay_cache: replay_cache.map_or(DEFAULT_REPLAY_CACHE, Spanned::into_inner),
             admin,
@@ -188,6 +198,72 @@ fn read_dialect(top: &mut Table<'_>, overriding: Option<DialectName>) -> Dialect
     }
 }
 
+/// `replayed_header` replaces the application's header of that name, and is read with that meaning.
+const STANDARD_RESPONSE_HEADERS: [&str; 62] = [
+    "accept-ch",
+    "accept-patch",
+    "accept-ranges",
+    "access-control-allow-credentials",
+    "access-control-allow-headers",
+    "access-control-allow-methods",
+    "access-control-allow-origin",
+    "access-control-expose-headers",
+    "access-control-max-age",
+    "age",
+    "allow",
+    "alt-svc",
+    "cache-control",
+    "cdn-cache-control",
+    "clear-site-data",
+    "content-disposition",
+    "content-encoding",
+    "content-language",
+    "content-location",
+    "content-range",
+    "content-security-policy",
+    "content-security-policy-report-only",
+    "cross-origin-embedder-policy",
+    "cross-origin-opener-policy",
+    "cross-origin-resource-policy",
+    "date",
+    "deprecation",
+    "etag",
+    "expires",
+    "keep-alive",
+    "last-modified",
+    "link",
+    "location",
+    "nel",
+    "origin-agent-cluster",
+    "permissions-policy",
+    "pragma",
+    "priority",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+    "proxy-status",
+    "ratelimit",
+    "ratelimit-policy",
+    "referrer-policy",
+    "refresh",
+    "reporting-endpoints",
+    "retry-after",
+    "server",
+    "server-timing",
+    "sourcemap",
+    "strict-transport-security",
+    "sunset",
+    "timing-allow-origin",
+    "trailer",
+    "vary",
+    "via",
+    "warning",
+    "www-authenticate",
+    "x-content-type-options",
+    "x-dns-prefetch-control",
+    "x-frame-options",
+    "x-xss-protection",
+];
+
 fn read_headers(top: &mut Table<'_>) -> (HeaderName, HeaderName) {
     /// Proxies or HTTP libraries would split, change or log a key in one of these.
     const RESERVED: [&str; 10] = [
@@ -210,7 +286,15 @@ fn read_headers(top: &mut Table<'_>) -> (HeaderName, HeaderName) {
         Ok(name)
     };
     let header = top.parsed("header", custom_header);
-    let replayed = top.parsed("replayed_header", custom_header);
+    let replayed = top.parsed("replayed_header", |text: &str| {
+        let name = custom_header(text)?;
+        if STANDARD_RESPONSE_HEADERS.contains(&name.as_str()) {
+            return Err(format!(
+                "header {text:?} has a meaning of its own: choose another name"
+            ));
+        }
+        Ok(name)
+    });
     let span = replayed
         .as_ref()
         .or(header.as_ref())
@@ -295,24 +379,6 @@ fn read_tls(mut table: Table<'_>) -> Option<TlsConfig> {
 
 fn pem_error(path: &str, error: &rustls_pki_types::pem::Error) -> String {
     format!("cannot read {path}: {error}")
-}
-
-fn read_limits(mut table: Table<'_>) -> Limits {
-    let mut limits = Limits::default();
-    if let Some(max) = table.integer("max_connections", 1..=MAX_CONNECTIONS) {
-        limits.max_connections = max.into_inner();
-    }
-    for (key, timeout) in [
-        ("header_timeout", &mut limits.header_timeout),
-        ("idle_timeout", &mut limits.idle_timeout),
-        ("body_idle_timeout", &mut limits.body_idle_timeout),
-    ] {
-        if let Some(duration) = table.nonzero_duration(key) {
-            *timeout = duration.into_inner();
-        }
-    }
-    table.finish();
-    limits
 }
 
 /// Widens a span to character boundaries: the TOML parser may point into a character.

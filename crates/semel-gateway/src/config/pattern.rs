@@ -6,6 +6,10 @@ use std::ops::Range;
 use std::str::FromStr;
 
 use http::Method;
+use semel_core::path::{FoldedPath, fold_pattern};
+
+/// The most parameters of a path.
+const MAX_PARAMETERS: usize = 16;
 
 /// Method and path of a route, such as `POST /payments/{id}`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,8 +64,15 @@ impl FromStr for Pattern {
                 "the path must not contain `?`, `#` or anything but visible ASCII",
             ));
         }
-        if path == "/.semel" || path.starts_with("/.semel/") {
+        let folded = FoldedPath::new(path);
+        if folded.as_str() == "/.semel" || folded.as_str().starts_with("/.semel/") {
             return Err(refused("the gateway answers paths under `/.semel/` itself"));
+        }
+        // The router has a letter for each parameter, and panics where they do not suffice.
+        if path.matches('{').count() > MAX_PARAMETERS {
+            return Err(refused(&format!(
+                "the path has more than {MAX_PARAMETERS} parameters"
+            )));
         }
         matchit::Router::new()
             .insert(path, ())
@@ -78,30 +89,44 @@ fn syntax_problem(error: &matchit::InsertError) -> String {
 }
 
 /// The patterns read so far, by method, to find conflicts. Two patterns that differ only in the
-/// names of their parameters conflict; a literal segment has precedence over a parameter, so these
-/// two do not.
+/// names of their parameters, or in what [folding](semel_core::path) removes, conflict; a literal
+/// segment has precedence over a parameter, so these two do not.
 #[derive(Default)]
 pub(super) struct PatternSet {
-    routers: HashMap<Method, matchit::Router<()>>,
+    /// As they are written.
+    written: HashMap<Method, matchit::Router<usize>>,
+    /// Folded, without those that match exactly.
+    folded: HashMap<Method, matchit::Router<usize>>,
     patterns: Vec<(Pattern, Range<usize>)>,
 }
 
 impl PatternSet {
+    /// Fails with the earlier pattern that matches the same requests.
     pub(super) fn add(
         &mut self,
         pattern: &Pattern,
+        match_exactly: bool,
         span: &Range<usize>,
     ) -> Result<(), (String, Range<usize>)> {
-        let router = self.routers.entry(pattern.method.clone()).or_default();
-        let inserted = router.insert(pattern.path(), ());
-        // The pattern is valid by itself, so this is a conflict with an earlier one.
-        if let Err(matchit::InsertError::Conflict { with }) = inserted {
-            let first = self
-                .patterns
-                .iter()
-                .find(|(other, _)| other.method == pattern.method && *other.path == *with)
-                .map_or_else(|| span.clone(), |(_, span)| span.clone());
-            return Err((format!("{} {with}", pattern.method), first));
+        let at = self.patterns.len();
+        let insert = |routers: &mut HashMap<Method, matchit::Router<usize>>, path: String| {
+            let router = routers.entry(pattern.method.clone()).or_default();
+            // The pattern is valid by itself, so this is a conflict with an earlier one, which
+            // matches itself.
+            match router.insert(path, at) {
+                Err(matchit::InsertError::Conflict { with }) => {
+                    let first = router.at(&with).ok().map(|found| *found.value);
+                    Err(first.and_then(|first| self.patterns.get(first)))
+                }
+                Err(_) | Ok(()) => Ok(()),
+            }
+        };
+        let folded = fold_pattern(&pattern.path).ok().filter(|_| !match_exactly);
+        let conflict = insert(&mut self.written, pattern.path.to_string())
+            .and_then(|()| folded.map_or(Ok(()), |folded| insert(&mut self.folded, folded)));
+        if let Err(first) = conflict {
+            let first = first.map(|(first, span)| (first.to_string(), span.clone()));
+            return Err(first.unwrap_or_else(|| (pattern.to_string(), span.clone())));
         }
         self.patterns.push((pattern.clone(), span.clone()));
         Ok(())

@@ -10,6 +10,9 @@ use miette::{
     SourceCode,
 };
 
+/// The longest line of a file, in bytes. The renderer of problems cannot show much longer ones.
+const MAX_LINE: usize = 16 << 10;
+
 /// Where a setting came from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Origin {
@@ -176,20 +179,37 @@ impl Diagnostic for Problem {
 
 /// Collects problems, so that one run reports all of them.
 pub(super) struct Problems {
-    text: Arc<NamedSource<String>>,
+    text: String,
+    /// The text as problems quote it, of the same length.
+    shown: Arc<NamedSource<String>>,
     found: RefCell<Vec<Problem>>,
 }
 
 impl Problems {
     pub(super) fn new(name: &str, text: String) -> Self {
         Self {
-            text: Arc::new(NamedSource::new(name, text)),
+            shown: Arc::new(NamedSource::new(name, without_secrets(&text))),
+            text,
             found: RefCell::default(),
         }
     }
 
     pub(super) fn text(&self) -> &str {
-        self.text.inner()
+        &self.text
+    }
+
+    /// Reports a line that is too long to be shown, and returns whether there is one.
+    pub(super) fn has_long_line(&self) -> bool {
+        let long = self.text.lines().position(|line| line.len() > MAX_LINE);
+        if let Some(index) = long {
+            let name = self.shown.name();
+            let message = format!(
+                "{name}: line {} is longer than {MAX_LINE} bytes: split it",
+                index + 1
+            );
+            self.report(Origin::Default, message);
+        }
+        long.is_some()
     }
 
     pub(super) fn problem(&self, origin: Origin, message: impl Into<String>) -> Problem {
@@ -198,7 +218,7 @@ impl Problems {
             help: None,
             origin,
             related: None,
-            text: Arc::clone(&self.text),
+            text: Arc::clone(&self.shown),
         }
     }
 
@@ -228,6 +248,62 @@ impl Problems {
                 });
                 Err(Report { problems })
             }
+        }
+    }
+}
+
+/// The text with asterisks in place of secrets. Positions stay the same.
+fn without_secrets(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for line in text.split_inclusive('\n') {
+        let secret = secret_in(line);
+        shown.push_str(&line[..secret.start]);
+        shown.extend(std::iter::repeat_n('*', secret.len()));
+        shown.push_str(&line[secret.end..]);
+    }
+    shown
+}
+
+/// The bytes of a line that may be a secret: the value of a key with such a name, or what precedes
+/// the host in a URL. Rather too much than too little.
+fn secret_in(line: &str) -> Range<usize> {
+    let trimmed = line.trim_end().len();
+    if let Some((key, _)) = line.split_once('=') {
+        let name = key.trim().to_ascii_lowercase();
+        let named = ["token", "secret", "password", "credential", "key"];
+        let elsewhere = ["_file", "_env"].iter().any(|end| name.ends_with(end));
+        // `key = "required"` is the rule of a route.
+        if name != "key" && !elsewhere && named.iter().any(|part| name.ends_with(part)) {
+            return key.len() + 1..trimmed.max(key.len() + 1);
+        }
+    }
+    match (line.find("://"), line.rfind('@')) {
+        (Some(scheme), Some(at)) if scheme + 3 < at => scheme + 3..at,
+        (_, _) => 0..0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::without_secrets;
+
+    #[test]
+    fn secrets_are_not_shown() {
+        for (line, shown) in [
+            ("token = \"s3cret\"\n", "token =*********\n"),
+            ("secret=\"\u{e9}\"", "secret=****"),
+            (
+                "store = \"postgres://u:p/w@db/semel\" # x",
+                "store = \"postgres://*****@db/semel\" # x",
+            ),
+            ("token_file = \"/run/token\"", "token_file = \"/run/token\""),
+            ("key = \"required\"", "key = \"required\""),
+            (
+                "upstream = \"http://app:3000\"",
+                "upstream = \"http://app:3000\"",
+            ),
+        ] {
+            assert_eq!(without_secrets(line), shown);
         }
     }
 }

@@ -10,7 +10,8 @@ use semel_core::KeyScope;
 use semel_core::fingerprint::Options;
 use semel_core::identity::MAX_OPERATION_BYTES;
 use semel_core::key::{Format, MAX_LENGTH};
-use semel_http::{InFlight, KeyRule, OutcomeKind, WeakKeys};
+use semel_core::path::fold_pattern;
+use semel_http::{InFlight, KeyRule, OperationName, OutcomeKind, WeakKeys};
 use toml::Spanned;
 
 use super::pattern::{Pattern, PatternSet};
@@ -43,7 +44,9 @@ const WEAK_KEYS: [(&str, WeakKeys); 2] = [("warn", WeakKeys::Warn), ("refuse", W
 pub struct RouteConfig {
     /// Which requests it matches.
     pub pattern: Pattern,
-    /// The name of the operation; without one, every exact path is a separate operation.
+    /// Whether it matches only paths that are spelled as the pattern is.
+    pub match_exactly: bool,
+    /// The name of the operation; without one, every folded path is a separate operation.
     pub operation: Option<Box<str>>,
     /// The name that the operation was first published under: its records keep it.
     pub was: Option<Box<str>>,
@@ -107,12 +110,12 @@ pub(super) fn read(tables: Vec<Table<'_>>, context: &RouteContext<'_>) -> Vec<Ro
             problems.add(problem.with_related(first, "here"));
         }
         if let (Some((_, span)), Some(route)) = (&read, routes.last())
-            && let Some(problem) = shared_identity(&routes, route)
+            && let Some(problem) = name_conflict(&routes, route)
         {
             problems.at(span.clone(), problem);
         }
-        if let Some((pattern, span)) = read
-            && let Err((with, first)) = patterns.add(&pattern, &span)
+        if let (Some((pattern, span)), Some(route)) = (read, routes.last())
+            && let Err((with, first)) = patterns.add(&pattern, route.match_exactly, &span)
         {
             let message = format!("\"{pattern}\" matches the same requests as \"{with}\"");
             let problem = problems.problem(super::Origin::File(span), message);
@@ -122,24 +125,29 @@ pub(super) fn read(tables: Vec<Table<'_>>, context: &RouteContext<'_>) -> Vec<Ro
     routes
 }
 
-/// Two operations under one identity would take each other's records for their own.
-fn shared_identity(routes: &[RouteConfig], route: &RouteConfig) -> Option<String> {
-    let identity = route.identity_name()?;
-    let shares = |other: &&RouteConfig| {
-        other.identity_name() == Some(identity) && other.operation != route.operation
-    };
-    let other = routes.iter().find(shares)?;
-    let name = other.operation.as_deref().unwrap_or_default();
-    Some(format!(
-        "`was` of \"{}\" or of \"{}\": operation {name:?} uses the name {identity:?} too",
-        route.pattern, other.pattern
-    ))
+/// Why the name of a route conflicts with that of another.
+fn name_conflict(routes: &[RouteConfig], route: &RouteConfig) -> Option<String> {
+    let pattern = route.pattern.to_string();
+    let name = route.name(&pattern)?;
+    routes.iter().find_map(|other| {
+        let other_pattern = other.pattern.to_string();
+        let conflict = name.conflict(other.name(&other_pattern)?)?;
+        let problem = format!("`was` of \"{pattern}\" or of \"{other_pattern}\": {conflict}");
+        Some(problem)
+    })
 }
 
 impl RouteConfig {
     /// The operation in the identity of its records.
     pub fn identity_name(&self) -> Option<&str> {
         self.was.as_deref().or(self.operation.as_deref())
+    }
+
+    /// The operation of a guarded route with this pattern, where all its records have the same one.
+    pub(crate) fn name<'a>(&'a self, pattern: &'a str) -> Option<OperationName<'a>> {
+        let is_guarded = self.key != KeyRule::Ignored;
+        let name = OperationName::new(self.operation.as_deref(), self.was.as_deref(), pattern);
+        name.filter(|_| is_guarded)
     }
 }
 
@@ -151,6 +159,21 @@ fn read_one(
     let problems = table.problems;
     table.require("match", "match = \"POST /payments\"");
     let pattern = table.parsed("match", Pattern::from_str);
+    let match_exactly = table
+        .boolean("match_exactly")
+        .is_some_and(Spanned::into_inner);
+    let pattern = pattern.filter(|pattern| {
+        let (span, pattern) = (pattern.span(), pattern.get_ref());
+        if match_exactly {
+            return true;
+        }
+        let folded = fold_pattern(pattern.path()).map_err(|problem| {
+            let message =
+                format!("invalid route \"{pattern}\": {problem} (`match_exactly = true`)");
+            problems.at(span, message);
+        });
+        folded.is_ok()
+    });
     let operation = table.parsed("operation", operation);
     let was = table.parsed("was", self::operation);
     if let (Some(was), None) = (&was, table.key_span("operation")) {
@@ -206,6 +229,7 @@ fn read_one(
         operation: operation.map(Spanned::into_inner),
         was: was.map(Spanned::into_inner),
         pattern: pattern.clone(),
+        match_exactly,
         key,
         key_scope: key_scope.map(Spanned::into_inner),
         min_length: min_length.map_or(1, Spanned::into_inner),

@@ -139,6 +139,7 @@ fn the_example_is_valid() {
     };
     let expected = RouteConfig {
         pattern: "POST /payments".parse().unwrap(),
+        match_exactly: false,
         operation: Some("create_payment".into()),
         was: None,
         key: KeyRule::Required,
@@ -205,6 +206,14 @@ fn an_empty_file_has_the_defaults_of_the_example() {
     assert_eq!(config.limits, Limits::default());
     assert_eq!(config.drain, Duration::from_secs(25));
     assert_eq!(config.replay_cache, 64 << 20);
+    let loopback = ["127.0.0.0/8", "::1/128"].map(|net| net.parse().unwrap());
+    assert_eq!(config.trusted_proxies, loopback);
+    assert!(
+        load("trusted_proxies = []")
+            .unwrap()
+            .trusted_proxies
+            .is_empty()
+    );
     assert!(config.routes.is_empty());
     let guard = config.policy.guard;
     assert_eq!(guard.lease, Duration::from_secs(30));
@@ -229,6 +238,7 @@ dialect = "stripe"
 header = "X-Idempotency-Key"
 replayed_header = "X-Replayed"
 replay_cache = "0B"
+trusted_proxies = ["10.0.0.0/8", "192.0.2.1", "2001:db8::/32"]
 
 [tenant]
 from = "header:X-Account-Id"
@@ -242,6 +252,8 @@ max_connections = 5
 header_timeout = "1s"
 idle_timeout = "2s"
 body_idle_timeout = "3s"
+upstream_idle = "0s"
+max_buffered = "1GiB"
 
 [[route]]
 match = "PUT /a/{id}/{*rest}"
@@ -296,6 +308,11 @@ fn every_other_key_is_read() {
     assert_eq!(config.header, "x-idempotency-key");
     assert_eq!(config.replayed_header, "x-replayed");
     assert_eq!((config.replay_cache, config.drain), (0, Duration::ZERO));
+    let trusted = ["10.0.0.0/8", "192.0.2.1/32", "2001:db8::/32"];
+    assert_eq!(
+        config.trusted_proxies,
+        trusted.map(|net| net.parse().unwrap())
+    );
     assert!(matches!(&config.tenant, TenantFrom::Header(name) if name == "x-account-id"));
     let seconds = Duration::from_secs;
     let limits = Limits {
@@ -303,6 +320,8 @@ fn every_other_key_is_read() {
         header_timeout: seconds(1),
         idle_timeout: seconds(2),
         body_idle_timeout: seconds(3),
+        upstream_idle: Duration::ZERO,
+        max_buffered: 1 << 30,
     };
     assert_eq!(config.limits, limits);
     assert_eq!(config.policy.guard.windows.tombstone, None);
@@ -657,4 +676,22 @@ fn responses_and_background_jobs_have_defaults_and_keys() {
     assert_eq!(&*config.error_base, "https://api.example/errors#");
     assert_eq!(config.dead_letter_retry_after, Duration::from_mins(20));
     assert_eq!(config.dead_letter_unreconciled, Some(HOUR));
+}
+
+#[test]
+fn hosts_and_exact_routes_are_read() {
+    use semel_core::fingerprint::Hosts;
+
+    let hosts = |text: &str| load(text).unwrap().hosts;
+    assert_eq!(hosts(""), Hosts::default());
+    assert_eq!(hosts("hosts = \"any\""), Hosts::any());
+    let pair = Hosts::equivalent([["a.example", "b.example:8443"]]).unwrap();
+    let text = "hosts = [[\"b.example:8443\", \"A.example\"]]";
+    assert_eq!(hosts(text), pair);
+    let text = "[[route]]\nmatch = \"POST /Payments/{id}\"\nmatch_exactly = true\n\
+                [[route]]\nmatch = \"POST /payments/{id}\"\n\
+                [[route]]\nmatch = \"POST /a;b\"\nmatch_exactly = true";
+    let routes = load(text).unwrap().routes;
+    let exact: Vec<bool> = routes.iter().map(|route| route.match_exactly).collect();
+    assert_eq!(exact, [true, false, true]);
 }

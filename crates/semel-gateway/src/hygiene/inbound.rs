@@ -1,9 +1,13 @@
 //! Refuses requests whose parsed head is ambiguous, for HTTP/1 and HTTP/2 alike. The byte scanner
 //! has already checked the framing.
 
+use std::borrow::Cow;
+
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::uri::Authority;
-use http::{Method, Uri, Version, request};
+use http::{Method, StatusCode, Uri, Version, request};
+
+use super::scan::MAX_FIELDS;
 
 /// Why a request was refused before it reached the service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,12 +24,44 @@ pub(crate) enum Refusal {
     Connection,
     /// More than one `Content-Length`.
     Length,
+    /// The head is over the limits on its size and its fields.
+    LargeHead,
+    /// A chunk or a trailer that is not in the one form that all parsers agree on.
+    Chunk,
 }
 
 impl Refusal {
-    /// The `detail` of the problem response.
-    pub(crate) fn detail(self) -> &'static str {
+    pub(crate) fn status(self) -> StatusCode {
         match self {
+            Self::LargeHead => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::Connect
+            | Self::Target
+            | Self::Host
+            | Self::HostMismatch
+            | Self::Connection
+            | Self::Length
+            | Self::Chunk => StatusCode::BAD_REQUEST,
+        }
+    }
+
+    /// The body of the problem response.
+    pub(crate) fn render(self, max_header_bytes: usize) -> String {
+        let status = self.status();
+        let code = if status == StatusCode::BAD_REQUEST {
+            "request_malformed"
+        } else {
+            "request_head_too_large"
+        };
+        format!(
+            r#"{{"type":"about:blank","title":"{}","status":{},"detail":"{}","code":"{code}","retryable":false}}"#,
+            status.canonical_reason().unwrap_or_default(),
+            status.as_u16(),
+            self.detail(max_header_bytes),
+        )
+    }
+
+    fn detail(self, max_header_bytes: usize) -> Cow<'static, str> {
+        Cow::Borrowed(match self {
             Self::Connect => "CONNECT is not supported.",
             Self::Target => "The request target must be a path or an absolute http(s) URI.",
             Self::Host => "Send exactly one valid Host header.",
@@ -35,7 +71,14 @@ impl Refusal {
                  it before the application sees it."
             }
             Self::Length => "Send one Content-Length.",
-        }
+            Self::LargeHead => {
+                return Cow::Owned(format!(
+                    "The request line and the header fields together may have {max_header_bytes} \
+                     bytes, and there may be {MAX_FIELDS} header fields. Nothing was executed."
+                ));
+            }
+            Self::Chunk => "The request body is not framed as RFC 9112 says.",
+        })
     }
 }
 
@@ -67,9 +110,25 @@ pub(crate) fn check(
     check_connection(headers)
 }
 
-/// [`check`] for a whole request.
-pub(crate) fn check_parts(parts: &request::Parts) -> Result<(), Refusal> {
+/// [`check`] for a whole request, and the limits on its head. On HTTP/1 the scanner has already
+/// checked them.
+pub(crate) fn check_parts(parts: &request::Parts, max_header_bytes: usize) -> Result<(), Refusal> {
+    if parts.version == Version::HTTP_2 && is_large(parts, max_header_bytes) {
+        return Err(Refusal::LargeHead);
+    }
     check(&parts.method, &parts.uri, parts.version, &parts.headers)
+}
+
+fn is_large(parts: &request::Parts, max_header_bytes: usize) -> bool {
+    let headers = &parts.headers;
+    // A browser sends each cookie in a field of its own (RFC 9113, 8.2.3); they become one.
+    let cookies = headers.get_all(header::COOKIE).iter().count();
+    let fields = headers.len() - cookies.saturating_sub(1);
+    // As HTTP/1 would write it: with `: ` and a line end.
+    let length = |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + 4;
+    let target = parts.uri.path_and_query().map_or(0, |it| it.as_str().len());
+    let bytes = headers.iter().map(length).sum::<usize>() + target;
+    fields > MAX_FIELDS || bytes > max_header_bytes
 }
 
 fn check_host(
@@ -148,7 +207,7 @@ mod tests {
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        check_parts(&request.body(()).unwrap().into_parts().0)
+        check_parts(&request.body(()).unwrap().into_parts().0, 32 << 10)
     }
 
     #[test]

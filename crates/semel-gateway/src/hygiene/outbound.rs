@@ -2,9 +2,10 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
-use http::uri::PathAndQuery;
+use http::uri::{Authority, PathAndQuery};
 use http::{Extensions, Method, StatusCode, Uri, Version, request, response};
 use http_body::Body;
+use ipnet::IpNet;
 use semel_http::Operation;
 
 use crate::server::Peer;
@@ -15,6 +16,7 @@ const DOWNSTREAM_KEY: HeaderName = HeaderName::from_static("semel-downstream-key
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
+const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
 /// The only protocol that may be upgraded to. Any other could carry HTTP requests that bypass the
@@ -27,6 +29,16 @@ pub(crate) struct Target {
     /// Without a trailing slash; empty for a base at the root.
     pub(crate) prefix: String,
     pub(crate) host: HeaderValue,
+    /// Peers whose `Forwarded` and `X-Forwarded-*` are kept.
+    pub(crate) trusted_proxies: Vec<IpNet>,
+}
+
+impl Target {
+    fn trusts(&self, peer: &Peer) -> bool {
+        // On a dual-stack socket, an IPv4 client has an IPv4-mapped IPv6 address.
+        let ip = peer.address().ip().to_canonical();
+        self.trusted_proxies.iter().any(|net| net.contains(&ip))
+    }
 }
 
 /// Whether the connection may become a raw stream after the response.
@@ -54,6 +66,9 @@ pub(crate) fn request<B: Body>(
         parts.headers.insert(header::HOST, host);
     }
 
+    if parts.version == Version::HTTP_2 {
+        join_cookies(&mut parts.headers);
+    }
     strip(&mut parts.headers, Direction::ToUpstream);
     reframe(&mut parts.headers, &parts.method, body);
     if trailers {
@@ -75,6 +90,9 @@ pub(crate) fn request<B: Body>(
         .or_insert_with(|| target.host.clone())
         .clone();
     if let Some(peer) = parts.extensions.get::<Peer>() {
+        if !target.trusts(peer) {
+            remove_forwarded(&mut parts.headers);
+        }
         add_forwarded(&mut parts.headers, peer, host);
     }
     annotate(&mut parts.headers, &parts.extensions);
@@ -156,7 +174,10 @@ fn strip(headers: &mut HeaderMap, direction: Direction) {
             || (direction == Direction::ToUpstream
                 // The gateway's own server answers `Expect` when the service reads the body. If it
                 // were forwarded, the upstream would answer it as well.
-                && (super::is_semel_header(text) || text == "content-length" || text == "expect"));
+                && (super::is_semel_header(text)
+                    || text == "content-length"
+                    || text == "expect"
+                    || folds_onto_another(text, headers)));
         if remove {
             removed.push(name.clone());
         }
@@ -166,6 +187,32 @@ fn strip(headers: &mut HeaderMap, direction: Direction) {
     }
     for name in removed {
         headers.remove(name);
+    }
+}
+
+/// Whether the application may take the header for one that the gateway sets or removes, or that the
+/// request has as well.
+fn folds_onto_another(name: &str, headers: &HeaderMap) -> bool {
+    super::folded_name(name).is_some_and(|folded| {
+        super::is_semel_header(&folded)
+            || super::is_hop_by_hop(&folded)
+            || super::is_forwarding_header(&folded)
+            || matches!(&folded[..], "content-length" | "expect" | "host")
+            || headers.contains_key(&folded)
+    })
+}
+
+/// HTTP/2 sends cookies in several fields, HTTP/1 in one (RFC 9113, 8.2.3). An application that finds
+/// several may read only the first.
+fn join_cookies(headers: &mut HeaderMap) {
+    if headers.get_all(header::COOKIE).iter().nth(1).is_none() {
+        return;
+    }
+    let lines = headers.get_all(header::COOKIE).iter();
+    let joined = lines.map(HeaderValue::as_bytes).collect::<Vec<_>>();
+    // Valid values joined by `; ` are a valid value.
+    if let Ok(joined) = HeaderValue::from_bytes(&joined.join(&b"; "[..])) {
+        headers.insert(header::COOKIE, joined);
     }
 }
 
@@ -204,13 +251,61 @@ fn reframe<B: Body>(headers: &mut HeaderMap, method: &Method, body: &B) {
     }
 }
 
-/// Adds the client's address. `X-Forwarded-For` and `Forwarded` are appended to, as RFC 7239 says:
-/// only the last entry is verified. Scheme and host replace what the client sent.
+fn remove_forwarded(headers: &mut HeaderMap) {
+    let names: Vec<_> = headers
+        .keys()
+        .filter(|name| super::is_forwarding_header(name.as_str()))
+        .cloned()
+        .collect();
+    for name in names {
+        headers.remove(name);
+    }
+}
+
+/// Adds the client's address, scheme and host. Only a trusted proxy's headers are left at this
+/// point: its lists are extended, and what it says about scheme, host and port is kept. If it sent
+/// only one of `Forwarded` and `X-Forwarded-*`, the other is not added: it would describe the proxy
+/// and not the client.
 fn add_forwarded(headers: &mut HeaderMap, peer: &Peer, host: HeaderValue) {
-    append(headers, X_FORWARDED_FOR, peer.forwarded_for());
-    append(headers, header::FORWARDED, peer.forwarded());
-    headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(peer.scheme()));
-    headers.insert(X_FORWARDED_HOST, host);
+    let sent = |headers: &HeaderMap| {
+        let is_legacy = |name: &HeaderName| name.as_str().starts_with("x-forwarded-");
+        (
+            headers.keys().any(is_legacy),
+            headers.contains_key(header::FORWARDED),
+        )
+    };
+    let (legacy, standard) = sent(headers);
+    if standard || !legacy {
+        append(headers, header::FORWARDED, peer.forwarded());
+    }
+    if legacy || !standard {
+        append(headers, X_FORWARDED_FOR, peer.forwarded_for());
+        let scheme = HeaderValue::from_static(peer.scheme());
+        let scheme = headers.entry(X_FORWARDED_PROTO).or_insert(scheme).clone();
+        let host = headers.entry(X_FORWARDED_HOST).or_insert(host).clone();
+        if let Some(port) = port(&host, &scheme) {
+            headers.entry(X_FORWARDED_PORT).or_insert(port);
+        }
+    }
+}
+
+/// The port in a host, or the default of the scheme.
+fn port(host: &HeaderValue, scheme: &HeaderValue) -> Option<HeaderValue> {
+    let given = Authority::try_from(host.as_bytes()).ok()?.port_u16();
+    let port = given.or(match scheme.as_bytes() {
+        b"http" => Some(80),
+        b"https" => Some(443),
+        _ => None,
+    });
+    port.map(HeaderValue::from)
+}
+
+/// Whether a redirect only changes the scheme: `location` names the same path and query.
+pub(crate) fn changes_scheme_only(path: &PathAndQuery, location: &HeaderValue) -> bool {
+    let Ok(location) = Uri::try_from(location.as_bytes()) else {
+        return false;
+    };
+    location.scheme().is_some() && location.path_and_query() == Some(path)
 }
 
 fn append(headers: &mut HeaderMap, name: HeaderName, last: &HeaderValue) {

@@ -9,11 +9,32 @@
 
 use memchr::{memchr, memchr2};
 
+/// Maximum number of header fields. hyper's own maximum is the same; the scanner refuses first, so
+/// that the response can name it.
+pub(crate) const MAX_FIELDS: usize = 100;
+
 /// The bytes are not in the strict form.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     /// How many bytes of the scanned chunk precede the offending line.
     pub(crate) keep: usize,
+    /// The number of the request on this connection, from 1.
+    pub(crate) request: u64,
+    pub(crate) kind: RefusedPart,
+}
+
+/// Which part of a request is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RefusedPart {
+    /// Its head is malformed.
+    Head,
+    /// Its head is too large.
+    LargeHead {
+        /// Completes what precedes the offending line to a head that hyper can parse.
+        ending: &'static [u8],
+    },
+    /// Its body is framed wrongly.
+    Body,
 }
 
 /// The line is not in the strict form.
@@ -26,8 +47,14 @@ pub(crate) struct Scanner {
     framing: Framing,
     /// The beginning of a line whose end has not arrived.
     partial_line: Vec<u8>,
-    /// A line longer than this is refused, so that `partial_line` is bounded.
-    max_line: usize,
+    /// Maximum size of a head, and of a line in a chunked body, so that `partial_line` is bounded.
+    max_head: usize,
+    /// The size of the head so far, without its last, partial line.
+    head_bytes: usize,
+    /// Its header fields so far.
+    fields: usize,
+    /// Heads that were scanned to their end.
+    heads: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,12 +84,15 @@ enum Framing {
 }
 
 impl Scanner {
-    pub(crate) fn new(max_line: usize) -> Self {
+    pub(crate) fn new(max_head: usize) -> Self {
         Self {
             state: State::RequestLine,
             framing: Framing::Undeclared,
             partial_line: Vec::new(),
-            max_line,
+            max_head,
+            head_bytes: 0,
+            fields: 0,
+            heads: 0,
         }
     }
 
@@ -77,6 +107,11 @@ impl Scanner {
             | State::ChunkEnd
             | State::Trailer => false,
         }
+    }
+
+    /// Whether every request that has begun has arrived in full.
+    pub(crate) fn is_between_requests(&self) -> bool {
+        self.state == State::RequestLine && self.partial_line.is_empty()
     }
 
     /// Scans the next bytes of the stream.
@@ -98,16 +133,62 @@ impl Scanner {
                     self.state = left.map_or(State::ChunkEnd, State::ChunkData);
                     taken
                 }
-                State::RequestLine
-                | State::Header
-                | State::ChunkSize
-                | State::ChunkEnd
-                | State::Trailer => self
-                    .scan_line(rest)
-                    .map_err(|Malformed| Refused { keep: at })?,
+                State::RequestLine | State::Header => {
+                    let refused = |kind, heads| Refused {
+                        keep: at,
+                        request: heads + 1,
+                        kind,
+                    };
+                    let length = memchr(b'\n', rest).map_or(rest.len(), |end| end + 1);
+                    if self.exceeds_head(rest, length) {
+                        let ending = self.head_ending();
+                        return Err(refused(RefusedPart::LargeHead { ending }, self.heads));
+                    }
+                    let taken = self
+                        .scan_line(rest)
+                        .map_err(|Malformed| refused(RefusedPart::Head, self.heads))?;
+                    self.head_bytes += taken;
+                    if self.state != State::Header && self.partial_line.is_empty() {
+                        (self.head_bytes, self.fields) = (0, 0);
+                    }
+                    taken
+                }
+                State::ChunkSize | State::ChunkEnd | State::Trailer => {
+                    let request = self.heads;
+                    self.scan_line(rest).map_err(|Malformed| Refused {
+                        keep: at,
+                        request,
+                        kind: RefusedPart::Body,
+                    })?
+                }
             };
         }
         Ok(())
+    }
+
+    /// Whether the head is too large with the next `length` bytes, or has another field beyond the
+    /// maximum.
+    fn exceeds_head(&self, rest: &[u8], length: usize) -> bool {
+        let begins_field = self.state == State::Header
+            && self.partial_line.is_empty()
+            && rest.first() != Some(&b'\r');
+        self.head_bytes + length > self.max_head || (begins_field && self.fields >= MAX_FIELDS)
+    }
+
+    /// What completes the head that was scanned so far.
+    fn head_ending(&self) -> &'static [u8] {
+        let line = &self.partial_line[..];
+        let has = |byte| memchr(byte, line).is_some();
+        match (self.state == State::RequestLine, line.last()) {
+            (true, None) => b"GET / HTTP/1.1\r\n\r\n",
+            (true, Some(b' ')) => b"/ HTTP/1.1\r\n\r\n",
+            (true, Some(_)) if has(b' ') => b" HTTP/1.1\r\n\r\n",
+            (true, Some(_)) => b" / HTTP/1.1\r\n\r\n",
+            (false, None) => b"\r\n",
+            (false, Some(b'\r')) => b"\n\r\n",
+            (false, Some(_)) if has(b':') => b"\r\n\r\n",
+            (false, Some(_)) => b":\r\n\r\n",
+        }
     }
 
     /// Scans one line, or buffers its beginning; returns the bytes consumed.
@@ -132,7 +213,7 @@ impl Scanner {
             }
             Some(end) if end + 1 < rest.len() => Err(Malformed),
             Some(_) | None => {
-                if self.partial_line.len() + rest.len() > self.max_line {
+                if self.partial_line.len() + rest.len() > self.max_head {
                     return Err(Malformed);
                 }
                 self.partial_line.extend_from_slice(rest);
@@ -163,12 +244,16 @@ impl Scanner {
                 self.framing = Framing::Undeclared;
                 State::Header
             }
-            State::Header if line.is_empty() => match self.framing {
-                Framing::Undeclared | Framing::Length(0) => State::RequestLine,
-                Framing::Length(length) => State::Body(length),
-                Framing::Chunked => State::ChunkSize,
-            },
+            State::Header if line.is_empty() => {
+                self.heads += 1;
+                match self.framing {
+                    Framing::Undeclared | Framing::Length(0) => State::RequestLine,
+                    Framing::Length(length) => State::Body(length),
+                    Framing::Chunked => State::ChunkSize,
+                }
+            }
             State::Header => {
+                self.fields += 1;
                 self.header(line)?;
                 State::Header
             }

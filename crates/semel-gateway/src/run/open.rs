@@ -1,5 +1,7 @@
 //! Opens the store of a configuration.
 
+use std::path::Path;
+
 use semel_core::Memory;
 use semel_core::store::AnyStore;
 use semel_postgres::Postgres;
@@ -17,13 +19,30 @@ use crate::config::{Config, StoreUrl};
 /// The store cannot be opened.
 pub async fn open_store(store: &StoreUrl) -> Result<AnyStore, Error> {
     Ok(match store {
-        StoreUrl::Sqlite(path) => AnyStore::new(Sqlite::open(path).await?),
+        StoreUrl::Sqlite(path) => {
+            warn_if_readable(path);
+            AnyStore::new(Sqlite::open(path).await?)
+        }
         StoreUrl::Postgres(url) => AnyStore::new(Postgres::open(url.expose()).await?),
         StoreUrl::Memory => {
             tracing::warn!("the store is `memory:`: all records are lost when the process ends");
             AnyStore::new(Memory::default())
         }
     })
+}
+
+/// A file that this process creates is private; one that exists may not be.
+fn warn_if_readable(path: &Path) {
+    #[cfg(unix)]
+    if let Ok(found) = std::fs::metadata(path) {
+        use std::os::unix::fs::MetadataExt as _;
+        if found.mode() & 0o077 != 0 {
+            let path = path.display();
+            tracing::warn!(
+                "other users may open {path}, which holds keys and responses: `chmod 600 {path}*`"
+            );
+        }
+    }
 }
 
 /// The store of a configuration, and the same store without its cache, for the outbox.

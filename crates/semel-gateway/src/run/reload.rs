@@ -68,6 +68,10 @@ fn needs_restart(running: &Config, loaded: &Config) -> Vec<&'static str> {
     [
         ("listen", running.listen != loaded.listen),
         ("upstream", running.upstream != loaded.upstream),
+        (
+            "trusted_proxies",
+            running.trusted_proxies != loaded.trusted_proxies,
+        ),
         ("store", running.store != loaded.store),
         ("cache", running.cache != loaded.cache),
         ("key_storage", running.key_hasher != loaded.key_hasher),

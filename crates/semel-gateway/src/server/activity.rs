@@ -1,12 +1,16 @@
 //! What a connection is doing, for its idle and header timers.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use super::Limits;
+use super::progress::ResponseProgress;
+
+/// A stalled HTTP/2 response is noticed this fraction of the limit too late, at most.
+const STALL_CHECKS: u32 = 6;
 
 /// Shared by a connection's socket, its service and its timer. All on one thread, so relaxed
 /// atomics are plain loads and stores; they only make the types `Send`.
@@ -21,6 +25,16 @@ pub(super) struct Activity {
     head_since_ms: AtomicU64,
     /// The connection was upgraded to another protocol.
     raw: AtomicBool,
+    /// The number of the request whose head is too large; zero if there is none.
+    large_head: AtomicU64,
+    /// The number of the request whose body is framed wrongly; zero if there is none.
+    malformed_body: AtomicU64,
+    /// Every request that has begun has arrived in full.
+    is_complete: AtomicBool,
+    /// The number of the request whose body was left unread; zero if there is none.
+    unread_body: AtomicU64,
+    /// HTTP/2 only: the responses that are not completely sent.
+    responses: Option<Mutex<Vec<Weak<ResponseProgress>>>>,
 }
 
 /// What the connection's timer does next.
@@ -32,16 +46,96 @@ pub(super) enum TimerAction {
     Idle,
     /// A request head takes too long.
     SlowHead,
+    /// The client does not read a response.
+    Stalled,
 }
 
 impl Activity {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(is_http2: bool) -> Self {
         Self {
             opened: Instant::now(),
             busy: AtomicU32::new(0),
             idle_since_ms: AtomicU64::new(0),
             head_since_ms: AtomicU64::new(0),
             raw: AtomicBool::new(false),
+            large_head: AtomicU64::new(0),
+            malformed_body: AtomicU64::new(0),
+            is_complete: AtomicBool::new(false),
+            unread_body: AtomicU64::new(0),
+            responses: is_http2.then(Mutex::default),
+        }
+    }
+
+    pub(super) fn note_large_head(&self, request: u64) {
+        self.large_head.store(request, Relaxed);
+    }
+
+    pub(super) fn has_large_head(&self, request: u64) -> bool {
+        self.large_head.load(Relaxed) == request
+    }
+
+    pub(super) fn note_malformed_body(&self, request: u64) {
+        self.malformed_body.store(request, Relaxed);
+    }
+
+    pub(super) fn has_malformed_body(&self, request: u64) -> bool {
+        self.malformed_body.load(Relaxed) == request
+    }
+
+    pub(super) fn note_complete(&self, is_complete: bool) {
+        self.is_complete.store(is_complete, Relaxed);
+    }
+
+    /// A body was dropped before its end. hyper keeps the connection only if it can skip the rest at
+    /// once: a body of known length that has arrived.
+    pub(super) fn note_unread_body(&self, request: u64, has_length: bool) {
+        let is_skipped = has_length && self.is_complete.load(Relaxed);
+        if self.responses.is_none() && !is_skipped {
+            self.unread_body.store(request, Relaxed);
+        }
+    }
+
+    pub(super) fn has_unread_body(&self, request: u64) -> bool {
+        self.unread_body.load(Relaxed) == request
+    }
+
+    /// Follows a response; `None` on HTTP/1, where the socket shows whether the client reads.
+    pub(super) fn follow_response(&self) -> Option<Arc<ResponseProgress>> {
+        let responses = self.responses.as_ref()?;
+        let progress = ResponseProgress::new();
+        let mut responses = responses.lock().unwrap_or_else(PoisonError::into_inner);
+        responses.push(Arc::downgrade(&progress));
+        Some(progress)
+    }
+
+    /// Whether the client has taken nothing of a response for too long.
+    fn is_stalled(&self, now: Instant, limit: Duration) -> bool {
+        let Some(responses) = &self.responses else {
+            return false;
+        };
+        let mut responses = responses.lock().unwrap_or_else(PoisonError::into_inner);
+        responses.retain(|response| response.strong_count() > 0);
+        responses
+            .iter()
+            .filter_map(|response| response.upgrade()?.stalled_since())
+            .any(|since| since + limit <= now)
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        self.busy.load(Relaxed) > 0
+    }
+
+    /// When the timer fires first.
+    pub(super) fn first_check(&self, limits: &Limits) -> Instant {
+        self.opened + self.check_interval(limits)
+    }
+
+    fn check_interval(&self, limits: &Limits) -> Duration {
+        match self.responses {
+            Some(_) => limits
+                .idle_timeout
+                .min(limits.write_stall_timeout / STALL_CHECKS),
+            None => limits.idle_timeout,
         }
     }
 
@@ -83,8 +177,12 @@ impl Activity {
     }
 
     pub(super) fn timer_action(&self, now: Instant, limits: &Limits) -> TimerAction {
-        if self.busy.load(Relaxed) > 0 {
-            return TimerAction::Wait(now + limits.idle_timeout);
+        if self.is_stalled(now, limits.write_stall_timeout) {
+            return TimerAction::Stalled;
+        }
+        let next_check = now + self.check_interval(limits);
+        if self.is_busy() {
+            return TimerAction::Wait(next_check);
         }
         let (deadline, expired) = match self.head_deadline(limits) {
             Some(deadline) => (deadline, TimerAction::SlowHead),
@@ -94,7 +192,7 @@ impl Activity {
             ),
         };
         if now < deadline {
-            TimerAction::Wait(deadline)
+            TimerAction::Wait(deadline.min(next_check))
         } else {
             expired
         }

@@ -5,11 +5,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::task::Poll;
+use std::time::Duration;
 
 use bytes::BytesMut;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
@@ -26,6 +29,14 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// Size of the first read: most request heads fit.
 const FIRST_READ: usize = 4096;
+
+/// More than the scanner adds to a head that is too large.
+const HEAD_ENDING: usize = 64;
+
+/// When the kernel begins to check that a silent client is still there, and how often it does. A
+/// client that has closed only its own side is not told from one that is gone in any other way.
+const KEEP_ALIVE_TIME: Duration = Duration::from_mins(1);
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
 /// Serves one connection. Ends when either side closes, a limit is reached, or `shutdown` is
 /// cancelled and the running requests are answered.
@@ -45,6 +56,15 @@ pub(super) async fn run<S, RB>(
     if stream.set_nodelay(true).is_err() {
         return;
     }
+    let keep_alive = TcpKeepalive::new()
+        .with_time(KEEP_ALIVE_TIME)
+        .with_interval(KEEP_ALIVE_INTERVAL);
+    if SockRef::from(&stream)
+        .set_tcp_keepalive(&keep_alive)
+        .is_err()
+    {
+        return;
+    }
     let secure = tls.is_some();
     let handshake = async {
         let stream = accept_tls(stream, tls).await?;
@@ -59,12 +79,14 @@ pub(super) async fn run<S, RB>(
         return;
     };
 
-    let activity = Arc::new(Activity::new());
+    let activity = Arc::new(Activity::new(protocol == Protocol::Http2));
     let bridge = Bridge {
         service,
         peer: Peer::new(address, secure),
         activity: Arc::clone(&activity),
         body_idle_timeout: limits.body_idle_timeout,
+        max_header_bytes: limits.max_header_bytes,
+        requests: AtomicU64::new(0),
     };
     let scanned = protocol == Protocol::Http1;
     let wire = Wire::new(
@@ -81,7 +103,8 @@ pub(super) async fn run<S, RB>(
             let connection = http1::Builder::new()
                 // `drive` tells an idle connection from a slow head, and needs no timer per request.
                 .header_read_timeout(None)
-                .max_header_size(limits.max_header_bytes)
+                // The scanner refuses first, and completes the head for hyper.
+                .max_header_size(limits.max_header_bytes + HEAD_ENDING)
                 .serve_connection(io, bridge)
                 .with_upgrades();
             drive(
@@ -97,7 +120,10 @@ pub(super) async fn run<S, RB>(
             let connection = http2::Builder::new(TokioExecutor::new())
                 .timer(TokioTimer::new())
                 .max_concurrent_streams(limits.max_concurrent_streams)
-                .max_header_list_size(u32::try_from(limits.max_header_bytes).unwrap_or(u32::MAX))
+                // `Bridge` refuses first, with a response that names the limit.
+                .max_header_list_size(
+                    u32::try_from(limits.max_header_bytes.saturating_mul(2)).unwrap_or(u32::MAX),
+                )
                 // A ping detects a peer that vanished without closing.
                 .keep_alive_interval(limits.idle_timeout)
                 .keep_alive_timeout(limits.header_timeout)
@@ -161,7 +187,7 @@ async fn drive<C>(
     C: Future<Output = hyper::Result<()>>,
 {
     let mut stop = pin!(shutdown.cancelled());
-    let mut timer = pin!(sleep_until(Instant::now() + limits.idle_timeout));
+    let mut timer = pin!(sleep_until(activity.first_check(limits)));
     let mut finishing = false;
     poll_fn(|cx| {
         loop {
@@ -196,6 +222,10 @@ async fn drive<C>(
                     finishing = true;
                     finish(connection.as_mut());
                     timer.as_mut().reset(now + limits.header_timeout);
+                }
+                TimerAction::Stalled => {
+                    tracing::debug!("the client does not read its response");
+                    return Poll::Ready(());
                 }
                 TimerAction::Idle | TimerAction::SlowHead => return Poll::Ready(()),
             }

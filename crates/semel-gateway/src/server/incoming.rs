@@ -1,5 +1,6 @@
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -7,12 +8,18 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Instant, Sleep};
 
+use super::activity::Activity;
+
 /// A request body. It ends with an error if the client pauses longer than
 /// [`Limits::body_idle_timeout`](super::Limits::body_idle_timeout) or disconnects.
 #[derive(Debug)]
 pub struct Incoming {
     body: hyper::body::Incoming,
+    is_ended: bool,
     stall: StallTimer,
+    activity: Arc<Activity>,
+    /// The number of the request on its connection.
+    request: u64,
 }
 
 /// Why a request body ended prematurely.
@@ -28,10 +35,27 @@ pub enum BodyError {
 }
 
 impl Incoming {
-    pub(super) fn new(body: hyper::body::Incoming, limit: Duration) -> Self {
+    pub(super) fn new(
+        body: hyper::body::Incoming,
+        limit: Duration,
+        activity: Arc<Activity>,
+        request: u64,
+    ) -> Self {
         Self {
             body,
+            is_ended: false,
             stall: StallTimer::new(limit),
+            activity,
+            request,
+        }
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        if !self.is_ended && !self.body.is_end_stream() {
+            let has_length = self.body.size_hint().exact().is_some();
+            self.activity.note_unread_body(self.request, has_length);
         }
     }
 }
@@ -46,6 +70,12 @@ impl Body for Incoming {
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(cx) {
             self.stall.end();
+            // A reader may stop at the trailers, which come last.
+            self.is_ended |= match &frame {
+                Some(Ok(frame)) => frame.is_trailers(),
+                Some(Err(_)) => false,
+                None => true,
+            };
             return Poll::Ready(frame.map(|frame| frame.map_err(BodyError::Broken)));
         }
         ready!(self.stall.poll_expired(cx));

@@ -1,16 +1,20 @@
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::LOCATION;
+use http::uri::PathAndQuery;
 use http::{Request, Response};
 use semel_http::{Operation, Outcome};
 use tower_service::Service;
 
 use super::error::BoxError;
 use super::{Body, Error, Stage, Upstream};
+use crate::hygiene::outbound::changes_scheme_only;
 use crate::telemetry;
 
 /// Forwards each request to the upstream once. A failure becomes an [`Outcome`] that says whether
@@ -45,6 +49,9 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let Self { upstream, timeout } = self.clone();
         let operation = request.extensions().get::<Operation>().cloned();
+        let path = operation
+            .as_ref()
+            .and_then(|_| request.uri().path_and_query().cloned());
         Box::pin(async move {
             telemetry::request::inject_parent(request.headers_mut());
             let sending = upstream.send(request);
@@ -56,8 +63,30 @@ where
                     Err(elapsed) => Err(Error::sent(elapsed)),
                 }
             };
+            if let (Ok(answer), Some(path)) = (&answer, &path) {
+                warn_of_scheme_redirect(answer, path);
+            }
             Ok(answer.unwrap_or_else(|error| failed(&error, operation)))
         })
+    }
+}
+
+/// Logs once that the application redirects guarded requests to themselves under another scheme. It
+/// does so when it does not know that the client already uses TLS, and the redirect is then stored
+/// and replayed in place of an execution.
+fn warn_of_scheme_redirect(answer: &Response<Body>, path: &PathAndQuery) {
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    if answer.status().is_redirection()
+        && let Some(location) = answer.headers().get(LOCATION)
+        && changes_scheme_only(path, location)
+        && !LOGGED.swap(true, Ordering::Relaxed)
+    {
+        tracing::warn!(
+            status = answer.status().as_u16(),
+            "the application redirects a guarded request to the same path under another scheme, \
+             probably because of a wrong X-Forwarded-Proto: let the proxy in front of the gateway \
+             set it, and list that proxy in `trusted_proxies`. Logged once"
+        );
     }
 }
 

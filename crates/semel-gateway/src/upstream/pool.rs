@@ -38,17 +38,16 @@ impl Pool {
         }
     }
 
-    /// The most recently used connection, if it is not too old: the longer a connection was idle,
-    /// the likelier the server is closing it.
-    pub(super) fn check_out(&self) -> Option<Box<UpstreamConnection>> {
+    /// The most recently used connection, if it was idle for less than `max_idle`: the longer a
+    /// connection was idle, the likelier the server is closing it.
+    pub(super) fn check_out(&self, max_idle: Duration) -> Option<Box<UpstreamConnection>> {
         let mut kept = self.idle();
-        let (since, connection) = kept.stack.pop()?;
-        if since.elapsed() < self.idle_timeout {
-            return Some(connection);
-        }
-        // The remaining ones are even older.
-        kept.stack.clear();
-        None
+        // The remaining ones are even older. `sweep` closes them; until then a request that may use
+        // them can come.
+        let (_, connection) = kept
+            .stack
+            .pop_if(|(since, _)| since.elapsed() < max_idle.min(self.idle_timeout))?;
+        Some(connection)
     }
 
     /// Keeps a connection whose exchange is over in both directions; closes any other.

@@ -1,24 +1,30 @@
 //! The admin listener, over real sockets.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
-use axum::extract::ConnectInfo;
 use semel_core::Memory;
 use semel_gateway::activity::Counts;
 use semel_gateway::admin::{Access, Api};
 use semel_gateway::observed::Events;
+use semel_gateway::server::{Drained, Limits, Peer};
 use semel_gateway::{admin, telemetry};
 use semel_worker::Reconcilers;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 use tower::ServiceExt as _;
+
+use crate::support::unrouted;
+
+/// Short, so that a test can wait for it.
+const HEADER_TIMEOUT: Duration = Duration::from_millis(200);
 
 struct Admin {
     address: SocketAddr,
-    stop: oneshot::Sender<()>,
-    served: JoinHandle<std::io::Result<()>>,
+    stop: CancellationToken,
+    served: JoinHandle<Drained>,
 }
 
 fn router(token: Option<&str>, ready: Result<(), &'static str>) -> axum::Router {
@@ -40,6 +46,7 @@ fn router(token: Option<&str>, ready: Result<(), &'static str>) -> axum::Router 
             events: Events::default(),
             key_hasher: None,
             counts: Counts::default(),
+            layer: unrouted(Memory::default()),
         },
         Memory::default(),
     )
@@ -49,10 +56,9 @@ impl Admin {
     async fn start(router: axum::Router) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let address = listener.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel();
-        let served = tokio::spawn(admin::serve(listener, router, async {
-            let _ = stopped.await;
-        }));
+        let (stop, mut limits) = (CancellationToken::new(), Limits::default());
+        limits.header_timeout = HEADER_TIMEOUT;
+        let served = tokio::spawn(admin::serve(listener, router, limits, stop.clone()));
         Self {
             address,
             stop,
@@ -73,8 +79,8 @@ impl Admin {
     }
 
     async fn stop(self) {
-        self.stop.send(()).unwrap();
-        self.served.await.unwrap().unwrap();
+        self.stop.cancel();
+        assert_eq!(self.served.await.unwrap().cut, 0);
     }
 }
 
@@ -99,6 +105,31 @@ async fn without_a_token_loopback_is_served() {
         text.contains("api_idempotency_unguarded_total{operation=\"pay\"} 2"),
         "{text}"
     );
+    admin.stop().await;
+}
+
+/// More clients than connections send half a head each, and then stay: all are closed, and a probe
+/// is answered.
+#[tokio::test]
+async fn clients_that_send_half_a_head_are_closed() {
+    let admin = Admin::start(router(None, Ok(()))).await;
+    let mut slow = Vec::new();
+    for _ in 0..600 {
+        let mut stream = TcpStream::connect(admin.address).await.unwrap();
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: ")
+            .await
+            .unwrap();
+        slow.push(stream);
+    }
+    assert_eq!(admin.ask("/readyz", "").await.0, 200);
+    for mut stream in slow {
+        let mut rest = Vec::new();
+        // Closed, with or without a reset.
+        let _ = stream.read_to_end(&mut rest).await;
+    }
+    let large = format!("X-Large: {}\r\n", "x".repeat(64 << 10));
+    assert_eq!(admin.ask("/readyz", &large).await.0, 431);
     admin.stop().await;
 }
 
@@ -159,7 +190,7 @@ async fn without_a_token_other_machines_are_refused() {
             .unwrap();
         if let Some(peer) = peer {
             let peer: SocketAddr = peer.parse().unwrap();
-            request.extensions_mut().insert(ConnectInfo(peer));
+            request.extensions_mut().insert(Peer::new(peer, false));
         }
         let answer = router(token, Ok(())).oneshot(request).await.unwrap();
         assert_eq!(answer.status().as_u16(), status, "{peer:?} {token:?}");

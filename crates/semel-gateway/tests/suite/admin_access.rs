@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::ConnectInfo;
 use http::{Method, Request};
 use http_body_util::BodyExt as _;
 use semel_core::key::KeyHasher;
@@ -17,11 +16,14 @@ use semel_core::{
 use semel_gateway::activity::Counts;
 use semel_gateway::admin::{Access, Api};
 use semel_gateway::observed::Events;
+use semel_gateway::server::Peer;
 use semel_gateway::{admin, telemetry};
 use semel_testkit::ManualClock;
 use semel_worker::Reconcilers;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
+
+use crate::support::unrouted;
 
 const OPERATOR: &str = "the-token-of-operators";
 const VIEWER: &str = "the-token-of-viewers";
@@ -80,6 +82,7 @@ impl Fixture {
             events: Events::default(),
             key_hasher,
             counts: Counts::default(),
+            layer: unrouted(store.clone()),
         };
         let recorder = telemetry::recorder().unwrap();
         let router = admin::router(
@@ -186,7 +189,7 @@ fn request_from(
 ) -> http::request::Builder {
     let peer: SocketAddr = peer.parse().unwrap();
     let request = Request::builder().method(method).uri(path);
-    let mut request = request.extension(ConnectInfo(peer));
+    let mut request = request.extension(Peer::new(peer, false));
     if !headers.iter().any(|(name, _)| *name == "host") {
         request = request.header("host", "admin.example:8081");
     }
@@ -518,6 +521,27 @@ async fn a_session_ends_when_idle_after_12_hours_and_on_logout() {
     assert!(out.header("set-cookie").contains("Max-Age=0"));
     assert!(!is_in(&cookie, &[]).await);
     assert!(is_in(&other, &[]).await);
+}
+
+#[tokio::test]
+async fn an_event_stream_ends_with_its_session() {
+    let fixture = Fixture::with_tokens();
+    let (cookie, csrf) = fixture.session(VIEWER, "").await;
+    let (other, _) = fixture.session(VIEWER, "").await;
+    let open = async |cookie: &str| {
+        let request = request(Method::GET, "/api/v1/events", &[("cookie", cookie)]);
+        let request = request.body(Body::empty()).unwrap();
+        let answer = fixture.router.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.into_body()
+    };
+    let (logged_out, idle) = (open(&cookie).await, open(&other).await);
+    let headers = [("cookie", &*cookie), ("content-type", FORM)];
+    let form = format!("csrf={csrf}");
+    assert_eq!(fixture.post("/logout", &headers, &form).await.status, 303);
+    logged_out.collect().await.unwrap();
+    fixture.clock.advance(Duration::from_mins(30));
+    idle.collect().await.unwrap();
 }
 
 #[tokio::test]

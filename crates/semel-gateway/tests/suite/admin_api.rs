@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use http::{Method, Request, StatusCode};
@@ -18,12 +17,15 @@ use semel_core::{
 use semel_gateway::activity::Counts;
 use semel_gateway::admin::{Access, Api};
 use semel_gateway::observed::{Events, Observed};
-use semel_gateway::{admin, telemetry};
+use semel_gateway::server::Peer;
+use semel_gateway::{StoreWatch, admin, telemetry};
 use semel_testkit::faulty::{Fault, Verb};
 use semel_testkit::{Faulty, ManualClock};
 use semel_worker::{Lookup, LookupResult, Reconcile, Reconcilers, Schedule};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
+
+use crate::support::unrouted;
 
 type Store = Observed<Faulty<Memory>>;
 
@@ -50,7 +52,12 @@ impl Fixture {
     fn new(token: Option<&str>) -> Self {
         let events = Events::default();
         let faulty = Faulty::new(Memory::new(Arc::new(ManualClock::default())));
-        let store = Observed::new(faulty.clone(), events.clone(), Counts::default());
+        let store = Observed::new(
+            faulty.clone(),
+            events.clone(),
+            Counts::default(),
+            StoreWatch::default(),
+        );
         let reconcilers = Reconcilers::new(store.clone())
             .poll_with("pay", Schedule::default(), Provider)
             .unwrap();
@@ -60,6 +67,7 @@ impl Fixture {
             events,
             key_hasher: None,
             counts: Counts::default(),
+            layer: unrouted(store.clone()),
         };
         let recorder = telemetry::recorder().unwrap();
         let router = admin::router(
@@ -133,7 +141,7 @@ fn request(method: Method, path: &str) -> http::request::Builder {
         .method(method)
         .uri(path)
         .header("host", "127.0.0.1:8081")
-        .extension(ConnectInfo(peer))
+        .extension(Peer::new(peer, false))
 }
 
 fn paid() -> Completion {
@@ -476,7 +484,7 @@ async fn unauthenticated_and_cross_site_requests_are_refused() {
         let request = Request::builder()
             .uri("/api/v1/operations")
             .header("host", host)
-            .extension(ConnectInfo(peer));
+            .extension(Peer::new(peer, false));
         let (status, _) = fixture.send(request.body(Body::empty()).unwrap()).await;
         assert_eq!(status, StatusCode::FORBIDDEN, "{host}");
     }

@@ -9,6 +9,7 @@ pub(crate) mod fixture;
 mod key_rules;
 mod keys;
 mod operation_info;
+mod paths;
 mod replays;
 mod requests;
 mod self_completed;

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::ConnectInfo;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, IF_NONE_MATCH, LOCATION};
 use http::{Method, Request, StatusCode};
@@ -28,10 +27,14 @@ use semel_core::{
 use semel_gateway::activity::Counts;
 use semel_gateway::admin::{Access, Api};
 use semel_gateway::observed::Events;
-use semel_gateway::{admin, telemetry};
+use semel_gateway::server::Peer;
+use semel_gateway::{CurrentLayer, admin, telemetry};
+use semel_http::Layer;
 use semel_testkit::ManualClock;
 use semel_worker::{Lookup, LookupResult, Reconcile, Reconcilers, Schedule};
 use tower::ServiceExt as _;
+
+use crate::support::unrouted;
 
 const OPERATOR: &str = "operator-token-of-32-characters-00";
 const VIEWER: &str = "viewer-token-of-32-characters-0000";
@@ -103,8 +106,11 @@ impl Reconcile for Provider {
     }
 }
 
+type Routes = Layer<FailingReveal>;
+
 struct TestConsole {
     store: Memory,
+    layer: CurrentLayer<FailingReveal>,
     counts: Counts,
     fail_reveal: Arc<AtomicBool>,
     clock: ManualClock,
@@ -162,7 +168,9 @@ impl TestConsole {
         let reconcilers = Reconcilers::new(failing.clone())
             .poll_with("pay", Schedule::default(), Provider)
             .unwrap();
+        let layer = unrouted(failing.clone());
         let api = Api {
+            layer: Arc::clone(&layer),
             store: failing,
             reconcilers,
             events: Events::default(),
@@ -183,11 +191,26 @@ impl TestConsole {
         );
         Self {
             store,
+            layer,
             counts,
             fail_reveal,
             clock,
             router,
         }
+    }
+
+    /// Reloads the configuration with these routes.
+    fn reload(&self, add_routes: impl FnOnce(Routes) -> Routes) {
+        let layer = self.layer.load().with_new_rules(|_| None::<&str>);
+        self.layer.store(Arc::new(add_routes(layer)));
+    }
+
+    fn rename(&self, operation: &str, was: &str) {
+        self.reload(|layer| {
+            layer.route("POST /payments", |route| {
+                route.operation(operation).was(was)
+            })
+        });
     }
 
     async fn send(
@@ -208,7 +231,7 @@ impl TestConsole {
             .header("host", "127.0.0.1:8081")
             .header("accept", "text/html")
             .header("authorization", format!("Bearer {token}"))
-            .extension(ConnectInfo(peer));
+            .extension(Peer::new(peer, false));
         if form.is_some() {
             request = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
         }
@@ -732,6 +755,40 @@ async fn a_long_body_is_truncated() {
 }
 
 #[tokio::test]
+async fn an_operators_response_has_the_schema_of_the_route() {
+    for (operation, schema) in [("pay", 3), ("POST /payments", 4), ("POST /else", 0)] {
+        let console = TestConsole::new();
+        console.reload(|layer| {
+            layer
+                .route("POST /pay", |route| {
+                    route.operation("charge").was("pay").schema(3)
+                })
+                .route("POST /{any}", |route| route.schema(4))
+                .route("POST /else", |route| route)
+        });
+        let fence = console.grant("acme", operation, "k").await;
+        let lost = console.store.mark_unknown(fence, "timeout".into(), None);
+        lost.await.unwrap();
+        let confirm = id_tail(fence);
+        let fields = [
+            ("verdict", "completed"),
+            ("attempt", "1"),
+            ("status", "201"),
+            ("content_type", "text/plain"),
+            ("body", "paid"),
+            ("reason", "the provider has ch_1"),
+            ("confirm", &confirm),
+        ];
+        let path = format!("/operations/{}/decide", fence.id);
+        console.post(&path, &fields).await.is(StatusCode::SEE_OTHER);
+        let shown = console
+            .get(&format!("/api/v1/operations/{}", fence.id))
+            .await;
+        shown.has(&format!("\"schema_version\":{schema},"));
+    }
+}
+
+#[tokio::test]
 async fn a_typed_outcome_is_stored_verbatim() {
     let console = TestConsole::new();
     let letter = console.dead_letter("lost").await;
@@ -979,6 +1036,100 @@ async fn misuse_lists_tenants_with_their_share() {
         .is(StatusCode::BAD_REQUEST);
 }
 
+/// Every page and every answer of the API has the new name, and both names are filters.
+#[tokio::test]
+async fn renamed_operation_is_shown_and_found_by_its_new_name() {
+    let console = TestConsole::new();
+    let record = console.completed("acme", "done", "x").await;
+    let letter = console.dead_letter("lost").await;
+    let now = console.clock.now();
+    let line = |operation: &str| Activity {
+        at: interval_start(now),
+        operation: operation.into(),
+        decisions: DecisionCounts {
+            created: 600,
+            ..DecisionCounts::default()
+        },
+    };
+    let misuse = Misuse {
+        tenant: "acme".into(),
+        operation: "pay".into(),
+        count: 1,
+        first_at: now,
+        last_at: now,
+        last_id: record.id,
+    };
+    // An old and a new gateway count it under both names.
+    let activity = vec![line("pay"), line("charge")];
+    let counted = console.store.add_counts(activity, vec![misuse]).await;
+    counted.unwrap();
+    let counts = RecordCounts {
+        began_at: now,
+        ended_at: now,
+        counts: vec![RecordCount {
+            operation: "pay".into(),
+            status: Status::Completed,
+            count: 7,
+        }],
+        all_callers: true,
+    };
+    console.store.publish_record_counts(counts).await.unwrap();
+    for operation in ["pay", "charge"] {
+        let counted = console.counts.weak_key_count(operation, "email");
+        counted.fetch_add(1, Ordering::Relaxed);
+    }
+    let old_link = format!("/operations/{}", record.id);
+    console.get(&old_link).await.has(">pay<");
+
+    console.rename("charge", "pay");
+    for path in [
+        "/",
+        "/fragments/overview?operation=pay",
+        "/?operation=charge",
+        "/operations",
+        "/operations?operation=charge",
+        "/dead-letters",
+        "/misuse",
+        &old_link,
+        &format!("/operations/{}", letter.id),
+        &format!("/operations/{}/decide", letter.id),
+        "/api/v1/operations",
+        &format!("/api/v1/operations/{}", record.id),
+        "/api/v1/stats",
+        "/api/v1/activity",
+        "/api/v1/misuse",
+    ] {
+        let page = console.get(path).await;
+        page.is(StatusCode::OK).has("charge");
+        let shows_old = [">pay<", "\"pay\"", "operation=pay"].map(|old| page.body.contains(old));
+        assert_eq!(shows_old, [false; 3], "{path}: {}", page.body);
+    }
+    for name in ["charge", "pay"] {
+        for filter in ["", "&key=done&tenant=acme"] {
+            let path = format!("/api/v1/operations?operation={name}{filter}");
+            let found = console.get(&path).await;
+            found.has(&record.id.to_string()).has("\"charge\"");
+        }
+        let path = format!("/operations?operation={name}");
+        console.get(&path).await.has(&record.id.to_string());
+        let overview = console.get(&format!("/?operation={name}")).await;
+        overview.has("<strong>1,200</strong><span>in 15 min");
+    }
+    console
+        .get("/api/v1/activity")
+        .await
+        .has("\"created\":1200")
+        .lacks("\"created\":600");
+    console.get("/misuse").await.has("<td class=\"num\">2</td>");
+    // Reconcilers know it by its stored name.
+    let page = console.get(&format!("/operations/{}", letter.id)).await;
+    page.has(&format!("action=\"/operations/{}/reconcile\"", letter.id));
+
+    // The next configuration takes it back.
+    console.rename("pay", "pay");
+    console.get(&old_link).await.has(">pay<").lacks("charge");
+}
+
 #[tokio::test]
 async fn statistics_are_in_the_api() {
     let console = TestConsole::new();
@@ -1043,7 +1194,7 @@ async fn assets_are_named_by_their_hash_and_immutable() {
             .header(IF_NONE_MATCH, &asset.headers[ETAG]);
         let peer: SocketAddr = "127.0.0.1:5000".parse().unwrap();
         let request = request
-            .extension(ConnectInfo(peer))
+            .extension(Peer::new(peer, false))
             .body(Body::empty())
             .unwrap();
         let same = console.router.clone().oneshot(request).await.unwrap();
@@ -1248,7 +1399,7 @@ async fn the_page_of_an_error_code_needs_no_token() {
     assert_eq!(page, "/.semel/errors/admin_operation_not_found");
     let request = Request::get(page)
         .header("host", "127.0.0.1:8081")
-        .extension(ConnectInfo::<SocketAddr>("127.0.0.1:5000".parse().unwrap()))
+        .extension(Peer::new("127.0.0.1:5000".parse().unwrap(), false))
         .body(Body::empty())
         .unwrap();
     let response = console.router.clone().oneshot(request).await.unwrap();

@@ -4,14 +4,25 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use arc_swap::ArcSwap;
+use semel_core::Store;
+use semel_gateway::CurrentLayer;
 use semel_gateway::server::{self, Drained, Limits, Tls};
 use std::time::Duration;
 
 use semel_gateway::upstream::{Forward, Upstream, UpstreamConfig};
+use semel_http::Layer;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsConnector;
 use tokio_util::sync::CancellationToken;
+
+/// A layer without routes, for an admin listener over `store`.
+pub fn unrouted<S: Store>(store: S) -> CurrentLayer<S> {
+    let layer = Layer::new(store).tenant(|_| None::<&str>);
+    Arc::new(ArcSwap::from_pointee(layer))
+}
 
 pub struct Proxy {
     pub address: SocketAddr,
@@ -45,6 +56,33 @@ pub async fn proxy(upstream: SocketAddr, limits: Limits, tls: Option<Tls>) -> Pr
 
 pub async fn proxy_to(upstream: SocketAddr) -> Proxy {
     proxy(upstream, Limits::default(), None).await
+}
+
+/// A proxy with a certificate for `localhost`, and a client that trusts it.
+pub async fn tls_proxy(upstream: SocketAddr, alpn: &[u8]) -> (Proxy, TlsConnector) {
+    let certified = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let key = certified.signing_key.serialize_pem();
+    let tls = Tls::from_pem(certified.cert.pem().as_bytes(), key.as_bytes()).unwrap();
+    let config = client_config(certified.cert.der().clone(), alpn);
+    let proxy = proxy(upstream, Limits::default(), Some(tls)).await;
+    (proxy, TlsConnector::from(config))
+}
+
+/// A client that trusts one certificate and offers one protocol.
+fn client_config(
+    certificate: rustls_pki_types::CertificateDer<'static>,
+    alpn: &[u8],
+) -> Arc<rustls::ClientConfig> {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(certificate).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![alpn.to_vec()];
+    Arc::new(config)
 }
 
 /// An upstream that answers every request with the same response and counts requests.
@@ -118,7 +156,7 @@ pub async fn read_request(stream: &mut (impl AsyncRead + Unpin)) -> Option<Strin
         }
     }
     if text.contains("transfer-encoding: chunked") {
-        while !bytes.ends_with(b"0\r\n\r\n") {
+        while !bytes[head..].ends_with(b"0\r\n\r\n") {
             if stream.read_buf(&mut bytes).await.ok()? == 0 {
                 return None;
             }

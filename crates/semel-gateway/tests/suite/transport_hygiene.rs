@@ -61,10 +61,10 @@ async fn ambiguous_requests_are_refused() {
     assert_eq!(upstream.requests(), 0);
 }
 
-/// The body is already being forwarded when these are detected: the exchange ends, and the bytes
-/// that follow are never read as a request.
+/// The body is already being forwarded when these are detected: the exchange ends with a 400, and
+/// the bytes that follow are never read as a request.
 #[tokio::test]
-async fn a_wrongly_framed_body_ends_the_connection() {
+async fn a_wrongly_framed_body_is_refused_and_ends_the_connection() {
     let upstream = fixed(OK).await;
     let proxy = proxy_to(upstream.address).await;
     for body in [
@@ -84,7 +84,11 @@ async fn a_wrongly_framed_body_ends_the_connection() {
              GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n"
         );
         let answer = ask(proxy.address, request.as_bytes()).await;
-        assert!(!answer.contains("200 OK"), "{body:?} gave {answer:?}");
+        assert!(
+            answer.starts_with("HTTP/1.1 400"),
+            "{body:?} gave {answer:?}"
+        );
+        assert_eq!(answer.matches("HTTP/1.1").count(), 1, "{body:?}");
     }
     assert_eq!(upstream.requests(), 0);
 }

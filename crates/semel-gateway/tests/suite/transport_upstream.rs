@@ -4,7 +4,10 @@ use crate::support::{OK, fixed, read_request, until, upstream_at};
 use bytes::Bytes;
 use http::Request;
 use http_body_util::{BodyExt, Empty, Full};
+use semel_core::{Fence, OperationId};
 use semel_gateway::upstream::{Stage, Upstream, UpstreamConfig};
+use semel_http::Operation;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 
@@ -31,6 +34,49 @@ async fn a_connection_is_used_again() {
         assert_eq!(body.collect().await.unwrap().to_bytes(), "ok");
     }
     assert_eq!((server.requests(), server.connections()), (20, 1));
+}
+
+/// Sends a guarded request `idle` after the connection was last used.
+async fn guarded_after(upstream: &Upstream, idle: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(idle).await;
+    tokio::time::resume();
+    let fence = Fence {
+        id: OperationId::from_bytes([7; 16]),
+        attempt: 1,
+    };
+    let mut request = post("x");
+    request.extensions_mut().insert(Operation::new(fence));
+    let body = upstream.send(request).await.unwrap().into_body();
+    body.collect().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_guarded_request_uses_no_connection_that_was_idle_for_upstream_idle() {
+    let (just_under, limit) = (Duration::from_millis(800), Duration::from_millis(900));
+    let server = fixed(OK).await;
+    let upstream = upstream_at(server.address);
+    guarded_after(&upstream, Duration::ZERO).await;
+    guarded_after(&upstream, just_under).await;
+    assert_eq!(server.connections(), 1, "idle for less than the limit");
+    guarded_after(&upstream, limit).await;
+    assert_eq!(
+        server.connections(),
+        2,
+        "idle for the limit less the margin"
+    );
+    // Other requests still use what is kept: the new connection, and then the old one.
+    upstream.send(get()).await.unwrap();
+    assert_eq!(server.connections(), 2);
+
+    let server = fixed(OK).await;
+    let mut config = UpstreamConfig::new(format!("http://{}", server.address).parse().unwrap());
+    config.guarded_idle = Duration::ZERO;
+    let upstream = Upstream::new(&config).unwrap();
+    for connections in 1..=3 {
+        guarded_after(&upstream, Duration::ZERO).await;
+        assert_eq!(server.connections(), connections, "always a new one");
+    }
 }
 
 #[tokio::test]
@@ -65,7 +111,7 @@ async fn connecting_times_out() {
     let mut fillers = Vec::new();
     for _ in 0..8 {
         let filler = tokio::time::timeout(
-            std::time::Duration::from_millis(200),
+            Duration::from_millis(200),
             tokio::net::TcpStream::connect(address),
         );
         fillers.push(filler.await);

@@ -20,7 +20,7 @@ pub struct ContractChange {
     pub to: Option<IdentityContract>,
     /// The operations whose records a retry would not find.
     pub operations: OperationMatch,
-    /// How many there are.
+    /// How many there are. Not counted where a person had accepted the change before.
     pub in_use: RecordsInUse,
     /// Whether a person accepted it.
     pub accepted: bool,
@@ -95,29 +95,25 @@ fn refused(changes: &[ContractChange]) -> String {
 
 impl fmt::Display for ContractChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let side = |side: &Option<IdentityContract>| match side {
-            Some(identity) => identity.to_string(),
-            None => "not guarded".to_owned(),
-        };
+        let (from, to) = (self.from.as_ref(), self.to.as_ref());
+        let (from, to) = (changed_parts(from, to), changed_parts(to, from));
+        write!(f, "{}: {from} → {to}", self.route)?;
+        if self.accepted {
+            return f.write_str(" (accepted)");
+        }
         let RecordsInUse {
             unfinished,
             replayable,
             last_window_ends,
             ..
         } = self.in_use;
+        let operations = &self.operations;
         write!(
             f,
-            "{}: {} → {}; {unfinished} unfinished and {replayable} replayable records of {}",
-            self.route,
-            side(&self.from),
-            side(&self.to),
-            self.operations,
+            "; {unfinished} unfinished and {replayable} replayable records of {operations}",
         )?;
         if let Some(at) = last_window_ends {
             write!(f, ", the last window ends at {}", http_date(at))?;
-        }
-        if self.accepted {
-            f.write_str(" (accepted)")?;
         }
         Ok(())
     }
@@ -127,5 +123,19 @@ impl ContractChange {
     /// Whether publishing is refused because of this change.
     pub fn is_refused(&self) -> bool {
         !self.accepted && self.in_use.protect_retries()
+    }
+}
+
+/// The parts of one side of a change that the other does not have.
+fn changed_parts(side: Option<&IdentityContract>, other: Option<&IdentityContract>) -> String {
+    match (side, other) {
+        (None, _) => "not guarded".to_owned(),
+        (Some(side), None) => side.to_string(),
+        (Some(side), Some(other)) => {
+            let other = other.parts();
+            let mut parts = side.parts().to_vec();
+            parts.retain(|part| !other.contains(part));
+            parts.join(", ")
+        }
     }
 }

@@ -6,10 +6,12 @@ use http::Method;
 use semel_core::contract::{
     Contracts, IdentityContract, OperationMatch, PublishedRoute, RecordsInUse,
 };
-use semel_core::fingerprint::{Rules as FingerprintRules, RulesId};
+use semel_core::fingerprint::Rules as FingerprintRules;
 use semel_core::key::Dialect;
+use semel_core::path::{FoldedPath, fold_pattern};
 
 use super::ContractChange;
+use crate::matching::{RouteLookup, specificity};
 use crate::route::{Guard, KeyRule};
 use crate::rules::Rules;
 
@@ -24,7 +26,7 @@ pub(super) struct RouteContract {
     pub(super) route: Box<str>,
     /// `None` where the route is not guarded.
     pub(super) identity: Option<IdentityContract>,
-    /// The operation and its rules, unless these are the default ones.
+    /// The operation and its rules, unless every process knows them.
     pub(super) rules: Option<(Box<str>, FingerprintRules)>,
 }
 
@@ -55,7 +57,8 @@ pub(super) fn offered(rules: &Rules) -> Vec<RouteContract> {
         .map(|(method, path, guard)| {
             let set = &guard.rules(rules.dialect).rules;
             let operation = guard.identity_name().unwrap_or(UNNAMED);
-            let is_stored = guard.route.key != KeyRule::Ignored && set.id() != RulesId::DEFAULT;
+            let is_stored = guard.route.key != KeyRule::Ignored
+                && FingerprintRules::well_known(set.id()).is_none();
             RouteContract {
                 route: format!("{method} {path}").into(),
                 identity: identity(rules, guard),
@@ -79,6 +82,7 @@ fn identity(rules: &Rules, guard: &Arc<Guard>) -> Option<IdentityContract> {
         }
         .into(),
         tenant: rules.tenant_rule.clone(),
+        match_exactly: guard.route.match_exactly,
     })
 }
 
@@ -95,13 +99,15 @@ pub(super) fn changes(
         let from_name = effective_name(route, &from.identity);
         let is_same = to.as_ref().is_some_and(|to| {
             effective_name(route, to) == from_name
-                && (&to.key_scope, &to.key, &to.tenant)
+                && (&to.key_scope, &to.key, &to.tenant, to.match_exactly)
                     == (
                         &from.identity.key_scope,
                         &from.identity.key,
                         &from.identity.tenant,
+                        from.identity.match_exactly,
                     )
         });
+        let from_exactly = from.identity.match_exactly;
         let from = Some(from.identity.clone());
         let known = |change: &ContractChange| *change.route == *route && change.from == from;
         if is_same || changes.iter().any(known) {
@@ -109,7 +115,7 @@ pub(super) fn changes(
         }
         let operations = match &from_name {
             Some(name) => operations_of(name),
-            None => OperationMatch::Prefix(literal_prefix(route).into()),
+            None => OperationMatch::Prefix(literal_prefix(&recorded(route, from_exactly)).into()),
         };
         changes.push(ContractChange {
             route: route.into(),
@@ -130,8 +136,10 @@ pub(super) fn changes(
             Some((method, path)) => {
                 let guard = Method::from_bytes(method.as_bytes()).ok();
                 let example = example_path(path);
-                let guard = guard.and_then(|method| rules.guard(&method, &example).cloned());
-                guard.and_then(|guard| identity(rules, &guard))
+                guard.and_then(|method| match rules.find(&method, &example) {
+                    RouteLookup::Found(found) => identity(rules, found.guard),
+                    RouteLookup::NotGuarded | RouteLookup::Ambiguous => None,
+                })
             }
             None => continue,
         };
@@ -168,7 +176,8 @@ fn matching<'c>(published: &'c Contracts, method: &str, path: &str) -> Vec<&'c P
         .iter()
         .filter_map(|route| {
             let (its_method, pattern) = split(&route.route)?;
-            (its_method == method && admits(pattern, path)).then(|| (specificity(pattern), route))
+            let admits = admits(pattern, route.identity.match_exactly, path);
+            (its_method == method && admits).then(|| (specificity(pattern), route))
         })
         .collect();
     let Some(best) = candidates.iter().map(|(rank, _)| rank.clone()).min() else {
@@ -178,27 +187,18 @@ fn matching<'c>(published: &'c Contracts, method: &str, path: &str) -> Vec<&'c P
     best.map(|(_, route)| route).collect()
 }
 
-fn admits(pattern: &str, path: &str) -> bool {
+fn admits(pattern: &str, is_exact: bool, path: &str) -> bool {
     if pattern == "*" {
         return true;
     }
     let mut router = matchit::Router::new();
-    router.insert(pattern, ()).is_ok() && router.at(path).is_ok()
-}
-
-/// Orders patterns as the router prefers them: literal segments before parameters before the rest.
-fn specificity(pattern: &str) -> Vec<u8> {
-    if pattern == "*" {
-        return vec![9];
+    if is_exact {
+        return router.insert(pattern, ()).is_ok() && router.at(path).is_ok();
     }
+    let path = FoldedPath::new(path);
+    let pattern = fold_pattern(pattern);
     pattern
-        .split('/')
-        .map(|segment| match segment {
-            segment if segment.contains("{*") => 2,
-            segment if segment.contains('{') => 1,
-            _ => 0,
-        })
-        .collect()
+        .is_ok_and(|pattern| router.insert(pattern, ()).is_ok() && router.at(path.as_str()).is_ok())
 }
 
 /// The operation in the identity of a route's records; `None` where it depends on the path.
@@ -206,8 +206,16 @@ fn effective_name(route: &str, identity: &IdentityContract) -> Option<Box<str>> 
     match &identity.operation {
         Some(name) => Some(name.clone()),
         None if route.contains('{') || route.ends_with(" *") => None,
-        None => Some(route.into()),
+        None => Some(recorded(route, identity.match_exactly).into()),
     }
+}
+
+/// The route as its method and path are in the identity of records without a name.
+fn recorded(route: &str, is_exact: bool) -> String {
+    let folded = split(route)
+        .filter(|_| !is_exact)
+        .and_then(|(method, path)| Some(format!("{method} {}", fold_pattern(path).ok()?)));
+    folded.unwrap_or_else(|| route.to_owned())
 }
 
 /// What the operations of a route without a name begin with.

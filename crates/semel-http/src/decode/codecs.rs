@@ -2,7 +2,11 @@
 
 use std::io::{self, BufRead, Read};
 
-use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
+use flate2::bufread::{GzDecoder, ZlibDecoder};
+
+/// Maximum number of gzip members or zstd frames in a body. Each costs the set-up of a decoder even
+/// if it is empty, so the limit on the decoded size does not bound the work.
+const MAX_MEMBERS: usize = 1024;
 
 /// Decodes a body with the named coding. `None`: the coding is unknown. `Some(Ok(None))`: the decoded
 /// body is over the limit.
@@ -12,7 +16,7 @@ pub(super) fn decompress(
     limit: usize,
 ) -> Option<io::Result<Option<Vec<u8>>>> {
     Some(match name {
-        "gzip" | "x-gzip" => bounded(limit, MultiGzDecoder::new(body), MultiGzDecoder::into_inner),
+        "gzip" | "x-gzip" => gzip(body, limit),
         "deflate" => bounded(limit, ZlibDecoder::new(body), ZlibDecoder::into_inner),
         "br" => brotli(body, limit),
         "zstd" => zstd(body, limit),
@@ -48,6 +52,21 @@ fn check_nothing_follows(rest: &[u8]) -> io::Result<()> {
     }
 }
 
+fn gzip(mut rest: &[u8], limit: usize) -> io::Result<Option<Vec<u8>>> {
+    // Several members in a row are one body (RFC 1952, section 2.2).
+    let mut out = Vec::new();
+    for _ in 0..MAX_MEMBERS {
+        let Some(member) = up_to(limit - out.len(), GzDecoder::new(&mut rest))? else {
+            return Ok(None);
+        };
+        out.extend(member);
+        if rest.is_empty() {
+            return Ok(Some(out));
+        }
+    }
+    Err(io::ErrorKind::InvalidData.into())
+}
+
 fn brotli(body: &[u8], limit: usize) -> io::Result<Option<Vec<u8>>> {
     // A buffer of one byte: what the decoder took from the input is what it used of it, but
     // for that byte.
@@ -75,7 +94,12 @@ fn zstd(body: &[u8], limit: usize) -> io::Result<Option<Vec<u8>>> {
     // Several frames in a row are one body (RFC 8878, section 3.1).
     let mut rest = body;
     let mut out = Vec::new();
+    let mut frames = 0;
     while !rest.is_empty() {
+        frames += 1;
+        if frames > MAX_MEMBERS {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
         let decoder = ruzstd::decoding::StreamingDecoder::new(&mut rest)
             .map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
         let Some(frame) = up_to(limit - out.len(), decoder)? else {

@@ -2,6 +2,7 @@
 //! what the application understood.
 
 use std::any::Any;
+use std::borrow::Cow;
 use std::fmt;
 #[cfg(feature = "axum")]
 use std::sync::PoisonError;
@@ -34,8 +35,11 @@ pub(crate) struct CommandSource<'a> {
 #[derive(Clone, Serialize)]
 pub(crate) struct Target<'a> {
     pub(crate) method: &'a str,
-    pub(crate) path: &'a str,
+    pub(crate) path: Cow<'a, str>,
     pub(crate) query: Option<&'a str>,
+    /// `None` where it does not count. Left out then, as the first versions did.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) authority: Option<Vec<Vec<u8>>>,
     /// The lines of the semantic headers, in order.
     pub(crate) headers: Vec<(&'a str, &'a [u8])>,
 }

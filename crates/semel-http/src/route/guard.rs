@@ -1,9 +1,9 @@
 //! A route that is valid, ready for requests.
 
 use http::HeaderName;
-use http::header::{CONTENT_ENCODING, CONTENT_TYPE};
+use http::header::{CONTENT_ENCODING, CONTENT_TYPE, HOST};
 use semel_core::KeyScope;
-use semel_core::fingerprint::Rules;
+use semel_core::fingerprint::{Hosts, Rules};
 use semel_core::key::{self, MAX_LENGTH};
 
 use super::{Error, Route, command};
@@ -17,6 +17,8 @@ const STRIPE_ACCOUNT: [&str; 2] = ["stripe-account", "stripe-context"];
 #[derive(Debug)]
 pub(crate) struct Guard {
     pub(crate) route: Route,
+    /// The route's own fingerprint rules.
+    options: Rules,
     /// What is part of the fingerprint, in the `ietf` and in the `stripe` dialect.
     ietf: RouteRules,
     stripe: RouteRules,
@@ -56,13 +58,28 @@ impl Guard {
     }
 
     fn with(route: Route, label: &str, rules: Rules) -> Self {
+        let options = rules;
+        let mut rules = options.with_hosts(&route.hosts);
+        if route.command.is_some() {
+            rules = rules.for_command();
+        }
         Self {
+            options,
             stripe: rules.with_headers(&STRIPE_ACCOUNT).into(),
             ietf: rules.into(),
             metrics: RouteMetrics::new(route.operation.as_deref().unwrap_or(label)),
             path: label.split_once(' ').map(|(_, path)| path.into()),
             route,
         }
+    }
+
+    /// The same guard, with other hosts.
+    pub(crate) fn with_hosts(&self, hosts: &Hosts, label: &str) -> Self {
+        let route = Route {
+            hosts: hosts.clone(),
+            ..self.route.clone()
+        };
+        Self::with(route, label, self.options.clone())
     }
 
     /// The fingerprint rules in a dialect.
@@ -81,8 +98,8 @@ impl Guard {
 
     /// All headers that are part of the fingerprint in any dialect.
     pub(crate) fn hashed(&self) -> impl Iterator<Item = &HeaderName> {
-        static FRAMING: [HeaderName; 2] = [CONTENT_TYPE, CONTENT_ENCODING];
-        FRAMING.iter().chain(&self.stripe.headers)
+        static ALWAYS: [HeaderName; 3] = [CONTENT_TYPE, CONTENT_ENCODING, HOST];
+        ALWAYS.iter().chain(&self.stripe.headers)
     }
 
     /// The syntax of keys on this route.

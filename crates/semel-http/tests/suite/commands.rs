@@ -11,7 +11,10 @@ use axum::routing::post;
 use http::{Request, StatusCode};
 use http_body_util::BodyExt as _;
 use semel_core::store::Query;
-use semel_core::{Memory, Store as _};
+use semel_core::{
+    Completion, Decision, Fingerprint, Identity, Key, Memory, OperationId, Policy, Reserve,
+    Store as _,
+};
 use semel_http::{Command, Layer, Route, tenant};
 use serde::{Deserialize, Serialize};
 use tower::ServiceExt as _;
@@ -114,6 +117,48 @@ async fn requests_are_compared_by_the_command_that_the_handler_is_given() {
     ] {
         let (found, text) = shop.post(path, kind, body).await;
         assert_eq!(found, status, "{path} {body}: {text}");
+    }
+    assert_eq!(shop.refunds.load(Ordering::SeqCst), 1);
+}
+
+/// Records of versions that took the path as it was sent, and left the authority out.
+#[tokio::test]
+async fn record_of_the_first_version_replays_and_another_host_is_misuse() {
+    let shop = Shop::new();
+    let understood = serde_json::json!({
+        "target": { "method": "POST", "path": PATH, "query": null, "headers": [] },
+        "command": { "amount": 100, "currency": "EUR" },
+    });
+    let reserve = Reserve {
+        id: OperationId::generate(),
+        identity: Identity::new("acme", "refund", Key::new("k1").unwrap()).unwrap(),
+        fingerprints: Fingerprint::of_operation("refund", &understood)
+            .unwrap()
+            .into(),
+        owner: "an earlier version".into(),
+        policy: Policy::default(),
+    };
+    let Decision::Execute(grant) = shop.store.reserve(reserve).await.unwrap() else {
+        panic!("the key is used");
+    };
+    let completion = Completion::new(200, Vec::new(), "first");
+    shop.store.complete(grant.fence, completion).await.unwrap();
+    let replayed = shop.post(PATH, JSON, r#"{"amount":100}"#).await;
+    assert_eq!(replayed, (StatusCode::OK, "first".to_owned()));
+    let other = shop.post(PATH, JSON, r#"{"amount":101}"#).await;
+    assert_eq!(other.0, 422);
+
+    let shop = Shop::new();
+    for (host, status) in [("a", 200), ("A.", 200), ("b", 422)] {
+        let request = Request::post("/payments/%37/refunds")
+            .header("x-account", "acme")
+            .header("idempotency-key", "k1")
+            .header("content-type", JSON)
+            .header("host", host)
+            .body(Body::from(r#"{"amount":100}"#))
+            .unwrap();
+        let response = shop.app.clone().oneshot(request).await.unwrap();
+        assert_eq!(response.status(), status, "{host}");
     }
     assert_eq!(shop.refunds.load(Ordering::SeqCst), 1);
 }

@@ -1,12 +1,11 @@
 //! However a handler's transaction ends, record, rows and response agree.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{self, Answer, Body, answer};
+use crate::support::{self, Answer, Body, CounterRecorder, answer};
 use http::Response;
-use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use semel_core::store::{Error, Query};
 use semel_core::transaction::{Conclude, Finished, Finishing, TransactionWrite};
 use semel_core::{
@@ -436,28 +435,6 @@ async fn a_response_too_large_to_store_reaches_its_caller() {
     assert_eq!(completed.response.body, None);
 }
 
-/// Counts fenced writes.
-#[derive(Default)]
-struct FencedCounter(Arc<AtomicU64>);
-
-impl Recorder for FencedCounter {
-    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        if key.name() == names::FENCED {
-            return Counter::from_arc(Arc::clone(&self.0));
-        }
-        Counter::noop()
-    }
-    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::noop()
-    }
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        Histogram::noop()
-    }
-}
-
 /// What happened to the record while its attempt executed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ConcurrentChange {
@@ -483,7 +460,8 @@ async fn only_another_attempt_counts_as_fenced() {
             Some(TransactionEnd::FailsUnanswered),
             None,
         ] {
-            let fences = FencedCounter::default();
+            let is_rolled_back = matches!(end, Some(TransactionEnd::FailsUnanswered));
+            let fences = CounterRecorder::default();
             let _recording = metrics::set_default_local_recorder(&fences);
             let fixture = Fixture::new();
             let shared = fixture.clone();
@@ -524,17 +502,20 @@ async fn only_another_attempt_counts_as_fenced() {
             };
             let first = support::send(&fixture.layer, "/", "k1", handler).await;
             assert_eq!(fixture.rows.load(Ordering::SeqCst), 0);
-            let counted = fences.0.load(Ordering::SeqCst);
+            let counted = fences.count(names::FENCED);
+            let unreturned = fences.count(names::UNRETURNED);
             if taken == ConcurrentChange::Completed {
                 assert_eq!(
                     (first.status.as_u16(), &*first.text),
                     (202, "by another writer")
                 );
                 assert!(!first.is_replay());
-                assert_eq!(counted, 0);
+                assert_eq!((counted, unreturned), (0, 0));
             } else {
                 first.refuses(409, "idempotency_outcome_unknown");
-                assert_eq!(counted, 1);
+                // A transaction that was rolled back has no outcome.
+                let expected = if is_rolled_back { (0, 1) } else { (1, 0) };
+                assert_eq!((counted, unreturned), expected);
             }
         }
     }
@@ -544,7 +525,7 @@ async fn only_another_attempt_counts_as_fenced() {
 /// then is not an incident.
 #[tokio::test(start_paused = true)]
 async fn a_heartbeat_after_completion_does_not_count_as_fenced() {
-    let fences = FencedCounter::default();
+    let fences = CounterRecorder::default();
     let _recording = metrics::set_default_local_recorder(&fences);
     let fixture = Fixture::new();
     let shared = fixture.clone();
@@ -570,7 +551,7 @@ async fn a_heartbeat_after_completion_does_not_count_as_fenced() {
     let first = support::send(&fixture.layer, "/", "k1", handler).await;
     assert_eq!(first.text, "by another writer");
     assert_eq!(fixture.calls(Verb::Heartbeat), 1);
-    assert_eq!(fences.0.load(Ordering::SeqCst), 0);
+    assert_eq!(fences.count(names::FENCED), 0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -96,8 +96,8 @@ async fn refused_layer_executes_nothing_until_the_window_has_ended() {
         refused.refuses(503, "idempotency_contract_changed");
     }
     let message = refusal(&new).await;
-    let named_in_it = "POST /payments: operation \"create_payment\", key scope operation, key \
-                       idempotency-key (ietf), tenant none → operation \"pay\"";
+    let named_in_it =
+        "POST /payments: operation \"create_payment\" → operation \"pay\"; 0 unfinished";
     assert!(message.contains(named_in_it), "{message}");
     world.replays(&old, "/payments", "k").await;
 
@@ -172,6 +172,33 @@ async fn a_more_specific_route_is_refused_while_the_general_one_has_records() {
     refusal(&removed).await;
 }
 
+/// Routes are compared as requests are matched: folded.
+#[tokio::test]
+async fn another_spelling_of_a_route_is_the_same_and_an_exact_match_is_not() {
+    let world = World::new();
+    let old = world.serving("POST /Payments", |route| route);
+    world.executes(&old, "/payments", "k").await;
+    let respelled = world.serving("POST //payments/", |route| route);
+    respelled.publish().await.unwrap();
+    world.replays(&respelled, "/payments", "k").await;
+    let with_name = |route: Route| route.operation("pay").was("POST /payments");
+    let renamed = world.serving("POST /PAYMENTS", with_name);
+    world.replays(&renamed, "/payments", "k").await;
+    let exact = world.serving("POST /payments", Route::match_exactly);
+    assert!(refusal(&exact).await.contains("matched exactly"));
+    // A request of the new route was one of the old.
+    let specific = world.serving("POST /payments/{id}", named("other"));
+    specific.publish().await.unwrap();
+    let parameters = world.serving("POST /Orders/{id}/Refunds", |route| route);
+    world.executes(&parameters, "/orders/7/refunds", "k").await;
+    let named = world.serving("POST /orders/{id}/refunds", named("refund"));
+    let Err(ContractError::Refused(changes)) = named.publish().await else {
+        panic!("it is published");
+    };
+    let prefix = OperationMatch::Prefix("POST /orders/".into());
+    assert_eq!(changes[0].operations, prefix);
+}
+
 #[tokio::test]
 async fn other_ways_to_identify_a_record_are_refused() {
     let world = World::new();
@@ -200,6 +227,17 @@ async fn accepted_change_is_published_in_both_directions() {
     new.accept_contracts("ada", "OPS-412").await.unwrap();
     world.executes(&new, "/payments", "k").await;
     let again = world.serving("POST /payments", named("pay"));
+    // What was accepted is not counted at every start.
+    let plan = again.plan_contracts().await.unwrap();
+    let [change] = &plan.changes[..] else {
+        panic!("{plan:?}");
+    };
+    assert!(change.accepted && change.in_use.all == 0, "{change:?}");
+    assert!(
+        change
+            .to_string()
+            .ends_with("→ operation \"pay\" (accepted)")
+    );
     again.publish().await.unwrap();
     let back = world.serving("POST /payments", named("create_payment"));
     back.publish().await.unwrap();
@@ -273,6 +311,18 @@ async fn was_with_the_name_of_another_operation_is_an_error() {
         route.operation("charge").was("pay")
     });
     assert!(matches!(wrong, Err(route::Error::Was { .. })), "{wrong:?}");
-    let wrong = layer.try_route("POST /charges", |route| route.was("charge"));
+    let wrong = layer
+        .clone()
+        .try_route("POST /charges", |route| route.was("charge"));
+    assert!(matches!(wrong, Err(route::Error::Was { .. })), "{wrong:?}");
+    // The records of one operation would have two names.
+    let wrong = layer.try_route("POST /charges", |route| {
+        route.operation("pay").was("charge")
+    });
+    assert!(matches!(wrong, Err(route::Error::Was { .. })), "{wrong:?}");
+    let unnamed = world.serving("POST /payments", |route| route);
+    let wrong = unnamed.try_route("POST /charges", |route| {
+        route.operation("charge").was("POST /payments")
+    });
     assert!(matches!(wrong, Err(route::Error::Was { .. })), "{wrong:?}");
 }

@@ -8,9 +8,12 @@
 )]
 
 #[cfg(feature = "axum")]
+mod buffers;
 mod commands;
 mod commit_with;
 mod contracts;
+mod counters;
+mod paths;
 #[cfg(feature = "axum")]
 mod phases;
 mod replays;

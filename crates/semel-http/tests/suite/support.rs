@@ -1,10 +1,14 @@
 //! Requests through the layer, without a network.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
+use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
 use semel_core::Store;
 use semel_http::{Layer, Operation, RequestBody};
 use tower::ServiceExt as _;
@@ -65,5 +69,36 @@ impl Answer {
             "{}",
             self.text
         );
+    }
+}
+
+/// Counts by the name of the metric, over all labels.
+#[derive(Default)]
+pub struct CounterRecorder(Mutex<HashMap<String, Arc<AtomicU64>>>);
+
+impl CounterRecorder {
+    pub fn count(&self, name: &str) -> u64 {
+        let counters = self.0.lock().unwrap();
+        counters
+            .get(name)
+            .map_or(0, |counter| counter.load(Ordering::SeqCst))
+    }
+}
+
+impl Recorder for CounterRecorder {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        let mut counters = self.0.lock().unwrap();
+        Counter::from_arc(Arc::clone(
+            counters.entry(key.name().to_owned()).or_default(),
+        ))
+    }
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::noop()
+    }
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::noop()
     }
 }

@@ -458,3 +458,46 @@ fn child_process_without_write_permission() {
     assert!(matches!(error, Error::ReadOnly { .. }), "{error:?}");
     println!("refused: {error}");
 }
+
+#[tokio::test]
+async fn the_files_are_private() {
+    let (_directory, path) = place();
+    let _store = Sqlite::open(&path).await.unwrap();
+    for file in ["db", "db-wal", "db-shm"] {
+        let file = path.with_extension(file);
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", file.display());
+    }
+}
+
+/// Records in a removed file are seen by no other process, and are gone at the end of this one.
+#[tokio::test]
+async fn a_file_that_was_removed_or_replaced_grants_nothing() {
+    for extension in ["db", "db-wal"] {
+        let (_directory, path) = place();
+        let store = Sqlite::open(&path).await.unwrap();
+        granted(&store, "key-1").await;
+        let (file, kept) = (path.with_extension(extension), path.with_extension("kept"));
+
+        fs::rename(&file, &kept).unwrap();
+        let found = store
+            .find(semel_core::OperationId::from_bytes([0; 16]))
+            .await;
+        assert!(matches!(found, Err(semel_core::Error::Unavailable { .. })));
+        let refused = store.reserve(request("key-2")).await;
+        assert!(matches!(
+            refused,
+            Err(semel_core::Error::Unavailable { .. })
+        ));
+
+        fs::copy(&kept, &file).unwrap();
+        let refused = store.reserve(request("key-2")).await;
+        assert!(matches!(
+            refused,
+            Err(semel_core::Error::Unavailable { .. })
+        ));
+
+        fs::rename(&kept, &file).unwrap();
+        granted(&store, "key-2").await;
+    }
+}

@@ -2,7 +2,7 @@
 
 use semel_core::contract::{
     Acceptance, Contracts, IdentityContract, OperationMatch, PublishedRoute, PublishedRules,
-    RecordFilter, RecordsInUse,
+    RecordFilter, RecordsInUse, Rollback,
 };
 use semel_core::fingerprint::RulesId;
 use semel_core::{Decision, Fingerprint, Fingerprints, Reserve};
@@ -19,6 +19,7 @@ fn contracts(name: &str) -> Contracts {
         key_scope: "operation".into(),
         key: "idempotency-key (ietf)".into(),
         tenant: "header:x-account-id".into(),
+        match_exactly: true,
     };
     Contracts {
         routes: vec![PublishedRoute {
@@ -39,6 +40,11 @@ fn contracts(name: &str) -> Contracts {
             route: "POST /payments".into(),
             from: None,
             to: Some(identity),
+        }],
+        rollbacks: vec![Rollback {
+            noticed_at: 3,
+            record: "a record".into(),
+            accepted: None,
         }],
     }
 }

@@ -197,7 +197,8 @@ pub async fn every_bit_of_the_fingerprint_is_compared<S: Subject>(f: Fixture<S>)
     }
 }
 
-/// An expired lease makes the record unknown and due at once; the request does not execute.
+/// An expired lease makes the record unknown and due at once; the request does not execute. The
+/// answer of the call that finds it says so, and no other.
 pub async fn an_expired_lease_becomes_unknown<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     f.execute(first.clone()).await;
@@ -207,6 +208,7 @@ pub async fn an_expired_lease_becomes_unknown<S: Subject>(f: Fixture<S>) {
         (unknown.reconcile_after, unknown.dead_lettered),
         (f.now(), false)
     );
+    assert!(unknown.lease_expired);
     let record = f.record(first.id).await;
     assert_eq!(record.last_error, Some(Code::LEASE_EXPIRED));
     assert_eq!(unresolved(&record).reconcile_after, f.now());
@@ -214,9 +216,16 @@ pub async fn an_expired_lease_becomes_unknown<S: Subject>(f: Fixture<S>) {
     // And no later request moves it.
     f.clock.advance(WINDOWS.replay * 1000);
     for policy in [policy(), resumable()] {
-        f.unknown(with_policy(&first, policy)).await;
+        let unknown = f.unknown(with_policy(&first, policy)).await;
+        assert!(!unknown.lease_expired);
     }
     assert_eq!(f.record(first.id).await, record);
+    // The sweep found this one, and not the request.
+    let swept = request("swept");
+    f.execute(swept.clone()).await;
+    f.clock.advance(LEASE);
+    assert_eq!(f.sweep(10).await.len(), 1);
+    assert!(!f.unknown(again(&swept)).await.lease_expired);
 }
 
 /// Resuming needs both a policy that allows it and recovery points.

@@ -33,6 +33,8 @@ pub struct Rules {
     pub status: u16,
     /// The status for particular values of `completed`.
     pub statuses: Vec<(Box<str>, u16)>,
+    /// The schema version of the stored response.
+    pub schema_version: u16,
 }
 
 /// How an event identifies its record.
@@ -113,6 +115,7 @@ impl Rules {
             response_body: None,
             status: 200,
             statuses: Vec::new(),
+            schema_version: 0,
         }
     }
 }
@@ -188,7 +191,7 @@ impl Rules {
             status,
             headers,
             body,
-            schema_version: 0,
+            schema_version: self.schema_version,
         })
     }
 }

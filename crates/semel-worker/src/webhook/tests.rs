@@ -413,13 +413,17 @@ fn event(kind: &str) -> String {
 fn an_event_is_read_as_a_notice() {
     let id: OperationId = OPERATION.parse().unwrap();
     for (kind, status) in [("paid", 201), ("declined", 402)] {
-        let notice = notice(read_with(rules(), &event(kind)).unwrap());
+        let rules = Rules {
+            schema_version: 3,
+            ..rules()
+        };
+        let notice = notice(read_with(rules, &event(kind)).unwrap());
         assert_eq!(notice.target, NoticeTarget::Operation(id));
         assert_eq!(notice.evidence, event(kind));
         let NoticeVerdict::Completed(response) = notice.verdict else {
             panic!("{:?}", notice.verdict);
         };
-        assert_eq!(response.status, status);
+        assert_eq!((response.status, response.schema_version), (status, 3));
         // The digits are those that were sent.
         let body = response.body.unwrap();
         assert_eq!(body, r#"{"amount": 9007199254740993, "b":[1.0]}"#);

@@ -40,7 +40,8 @@ async fn a_handler_gets_its_operation() {
             operation.downstream_key("charge")
         )
     };
-    let store = semel::Sqlite::open(tempfile::tempdir().unwrap().path().join("semel.db"))
+    let directory = tempfile::tempdir().unwrap();
+    let store = semel::Sqlite::open(directory.path().join("semel.db"))
         .await
         .unwrap();
     let app = Router::new().route("/payments", post(handler)).layer(

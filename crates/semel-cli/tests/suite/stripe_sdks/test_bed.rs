@@ -71,10 +71,12 @@ impl TestBed {
         }
         let upstream = Upstream::start(behaviour).await;
         let store = tempfile::tempdir().unwrap();
+        // Each application has a proxy, and so a host, of its own.
+        std::fs::write(store.path().join("semel.toml"), "hosts = \"any\"\n").unwrap();
         let mut process = Command::new(env!("CARGO_BIN_EXE_semel"))
             .args(["gateway", "--dialect=stripe", "--store=sqlite:semel.db"])
             .args(["--listen=127.0.0.1:0", "--admin-listen=127.0.0.1:0"])
-            .arg("--tenant=authorization")
+            .args(["--tenant=authorization", "--config=semel.toml"])
             .arg(format!("--upstream=http://{}", upstream.address))
             .current_dir(store.path())
             .env_clear()

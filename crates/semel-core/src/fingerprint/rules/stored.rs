@@ -1,10 +1,11 @@
 //! Rules as a store keeps them, for processes with another configuration.
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
 
 use super::{Fallback, Options, Rules, ValueRule};
 use crate::fingerprint::timestamp::Precision;
-use crate::fingerprint::{Error, Pointer};
+use crate::fingerprint::{Error, Hosts, Pointer};
 
 /// Stands for one set of rules: the same options have the same id in every process.
 ///
@@ -13,11 +14,15 @@ use crate::fingerprint::{Error, Pointer};
 pub struct RulesId(pub i64);
 
 impl RulesId {
-    /// No options at all.
+    /// No options at all: the path as it was sent, without the authority. Records of the first
+    /// versions have it.
     pub const DEFAULT: Self = Self(0);
 
     /// The fingerprint of a validated command: see [`Fingerprint::of`](crate::Fingerprint::of).
     pub const COMMAND: Self = Self(1);
+
+    /// The default of routes: the normalised path, and the authority.
+    pub const WITH_HOST: Self = Self(2);
 
     /// Of rules in their stored form. Two sets with one id would be compared by the wrong one of
     /// them, so 63 bits: with eight sets an operation, a collision is not to be expected, and
@@ -32,6 +37,20 @@ impl RulesId {
         // Positive, and none of the constants.
         Self((i64::from_be_bytes(short) & i64::MAX).max(1 << 8))
     }
+}
+
+/// Rules with a target, as a store keeps them.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct StoredRules {
+    hosts: Hosts,
+    #[serde(
+        default,
+        rename = "command",
+        skip_serializing_if = "std::ops::Not::not"
+    )]
+    is_command: bool,
+    options: Options,
 }
 
 impl Rules {
@@ -77,7 +96,15 @@ impl Rules {
             timestamps,
         };
         // Strings and lists of them are always JSON.
-        serde_json::to_string(&options).unwrap_or_default()
+        match self.hosts.clone() {
+            None => serde_json::to_string(&options),
+            Some(hosts) => serde_json::to_string(&StoredRules {
+                hosts,
+                is_command: self.is_command,
+                options,
+            }),
+        }
+        .unwrap_or_default()
     }
 
     /// The rules that [`to_text`](Rules::to_text) wrote.
@@ -86,9 +113,64 @@ impl Rules {
     /// [`Error::Stored`] where another version wrote an option that this one does not have: its
     /// fingerprints cannot be computed.
     pub fn from_text(text: &str) -> Result<Self, Error> {
-        let options =
-            serde_json::from_str(text).map_err(|error| Error::Stored(error.to_string()))?;
-        Self::new(&options)
+        let unreadable = |error: serde_json::Error| Error::Stored(error.to_string());
+        // Rules of the first versions are the options alone.
+        let Ok(stored) = serde_json::from_str::<StoredRules>(text) else {
+            return Self::new(&serde_json::from_str(text).map_err(unreadable)?);
+        };
+        let rules = Self::new(&stored.options)?.with_hosts(&stored.hosts);
+        Ok(if stored.is_command {
+            rules.for_command()
+        } else {
+            rules
+        })
+    }
+
+    /// The rules that every version knows, and that no store has to keep.
+    pub fn well_known(id: RulesId) -> Option<Self> {
+        match id {
+            RulesId::DEFAULT => Some(Self::default()),
+            RulesId::WITH_HOST => Some(Self::default().with_hosts(&Hosts::default())),
+            RulesId::COMMAND => Some(Self {
+                id,
+                is_command: true,
+                ..Self::default()
+            }),
+            RulesId(_) => None,
+        }
+    }
+
+    /// These rules with the normalised path, and the authority as `hosts` says.
+    #[must_use]
+    pub fn with_hosts(&self, hosts: &Hosts) -> Self {
+        let is_plain = *self == Self::default() && *hosts == Hosts::default();
+        let mut rules = self.clone();
+        rules.hosts = Some(hosts.clone());
+        rules.id = if is_plain {
+            RulesId::WITH_HOST
+        } else {
+            RulesId::of(&rules.to_text())
+        };
+        rules
+    }
+
+    /// These rules for a route that compares validated commands.
+    #[must_use]
+    pub fn for_command(&self) -> Self {
+        let mut rules = self.clone();
+        rules.is_command = true;
+        rules.id = RulesId::of(&rules.to_text());
+        rules
+    }
+
+    /// How the authority counts; `None`: not at all, and the path counts as it was sent.
+    pub fn hosts(&self) -> Option<&Hosts> {
+        self.hosts.as_ref()
+    }
+
+    /// Whether the body is compared as a validated command.
+    pub fn is_command(&self) -> bool {
+        self.is_command
     }
 
     /// These rules and further headers.

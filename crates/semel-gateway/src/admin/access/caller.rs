@@ -6,7 +6,8 @@ use axum::extract::FromRequestParts;
 use http::request::Parts;
 use semel_core::{Key, Timestamp};
 
-use super::session::SessionInfo;
+use super::secret::Hash;
+use super::session::{SessionInfo, Sessions};
 use crate::admin::problem::Problem;
 
 /// The maximum length of a caller's name, in bytes.
@@ -47,6 +48,8 @@ pub(in crate::admin) struct Caller {
     pub(in crate::admin) session: Option<Session>,
     csrf: Arc<str>,
     loopback: bool,
+    /// Where its session is kept.
+    live: Option<(Arc<Sessions>, Hash)>,
 }
 
 impl Caller {
@@ -58,6 +61,7 @@ impl Caller {
             session: None,
             csrf: csrf.unwrap_or_default(),
             loopback: true,
+            live: None,
         }
     }
 
@@ -68,17 +72,25 @@ impl Caller {
             session: None,
             csrf: Arc::default(),
             loopback: false,
+            live: None,
         }
     }
 
-    pub(super) fn session(session: SessionInfo) -> Self {
+    pub(super) fn session(session: SessionInfo, sessions: Arc<Sessions>, id: Hash) -> Self {
         Self {
             role: session.role,
             name: session.name,
             session: Some(session.session),
             csrf: session.csrf,
             loopback: false,
+            live: Some((sessions, id)),
         }
+    }
+
+    /// Whether its session has not ended since the request began; always true without a session.
+    pub(in crate::admin) fn is_live(&self, now: Timestamp) -> bool {
+        let session = self.live.as_ref();
+        session.is_none_or(|(sessions, id)| sessions.is_live(id, now))
     }
 
     /// The CSRF token that the caller's forms carry; empty for bearer tokens.

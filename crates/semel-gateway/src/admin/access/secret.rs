@@ -18,7 +18,7 @@ impl Secret {
     pub(super) fn random() -> Result<Self, NoRandomness> {
         let mut bytes = [0; 32];
         rand::fill(&mut bytes).map_err(|_| NoRandomness)?;
-        Ok(Self(crate::admin::hex(&bytes)))
+        Ok(Self(semel_core::hex(&bytes)))
     }
 
     pub(super) fn text(&self) -> &str {

@@ -9,8 +9,8 @@ use semel_core::Timestamp;
 use super::secret::{Hash, Secret, hash};
 use super::{Role, Session};
 
-/// The maximum number of sessions. A script that logs in for every request must not fill the
-/// memory.
+/// The maximum number of sessions of one role. A script that logs in for every request must not
+/// fill the memory, and one of a viewer must not end the sessions of operators.
 pub(super) const MAX_SESSIONS: usize = 1000;
 
 /// The idle timeout: an unattended screen is open to anyone.
@@ -26,6 +26,13 @@ pub(super) struct Sessions(Mutex<HashMap<Hash, Entry>>);
 struct Entry {
     info: SessionInfo,
     seen: Timestamp,
+}
+
+/// Without their content: the CSRF tokens are secret.
+impl std::fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Sessions")
+    }
 }
 
 /// What a session cookie stands for.
@@ -54,11 +61,12 @@ impl Sessions {
         now: Timestamp,
     ) {
         let mut sessions = self.lock();
-        if sessions.len() >= MAX_SESSIONS {
+        if count(&sessions, role) >= MAX_SESSIONS {
             sessions.retain(|_, entry| !entry.has_ended(now));
         }
-        while sessions.len() >= MAX_SESSIONS {
-            let longest_idle = sessions.iter().min_by_key(|(_, entry)| entry.seen);
+        while count(&sessions, role) >= MAX_SESSIONS {
+            let same_role = sessions.iter().filter(|(_, entry)| entry.info.role == role);
+            let longest_idle = same_role.min_by_key(|(_, entry)| entry.seen);
             let Some(id) = longest_idle.map(|(id, _)| *id) else {
                 break;
             };
@@ -92,6 +100,13 @@ impl Sessions {
         Some(entry.info.clone())
     }
 
+    /// Whether a session has not ended. This does not renew its idle timeout.
+    pub(super) fn is_live(&self, id: &Hash, now: Timestamp) -> bool {
+        self.lock()
+            .get(id)
+            .is_some_and(|entry| !entry.has_ended(now))
+    }
+
     pub(super) fn end(&self, id: &str) {
         self.lock().remove(&hash(id));
     }
@@ -100,6 +115,11 @@ impl Sessions {
     fn lock(&self) -> MutexGuard<'_, HashMap<Hash, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn count(sessions: &HashMap<Hash, Entry>, role: Role) -> usize {
+    let entries = sessions.values();
+    entries.filter(|entry| entry.info.role == role).count()
 }
 
 #[cfg(test)]
@@ -130,6 +150,17 @@ mod tests {
         assert!(sessions.find(second.text(), at(4), true).is_none());
         assert!(sessions.find(first.text(), at(4), true).is_some());
         assert!(sessions.find(last.text(), at(4), true).is_some());
+    }
+
+    #[test]
+    fn sessions_of_viewers_do_not_evict_those_of_operators() {
+        let sessions = Sessions::default();
+        let (operator, csrf) = (Secret::random().unwrap(), Secret::random().unwrap());
+        sessions.begin(&operator, &csrf, Role::Operator, None, at(0));
+        for _ in 0..2 * MAX_SESSIONS {
+            begin(&sessions, at(1));
+        }
+        assert!(sessions.find(operator.text(), at(2), true).is_some());
     }
 
     #[test]

@@ -145,7 +145,8 @@ pub(super) async fn resolve<S: FullStore>(
     let by = by(&caller, decision.by.as_deref(), &decision.reason)?;
     let verdict = verdict(decision.verdict, decision.response)?;
     let attempt = decision.attempt.map(|JsonInteger(attempt)| attempt);
-    let (id, status) = actions::resolve_record(&api.store, &id, attempt, verdict, by).await?;
+    let layer = api.layer.load_full();
+    let (id, status) = actions::resolve_record(&layer, &id, attempt, verdict, by).await?;
     Ok(json(&DecisionResult {
         id: id.to_string(),
         status: status.into(),
@@ -314,6 +315,7 @@ impl ManualResponse {
             status,
             headers: lines,
             body: Some(body),
+            // The record's route decides.
             schema_version: 0,
         })
     }

@@ -12,8 +12,12 @@ use serde::Serialize;
 use tokio::sync::broadcast::error::RecvError;
 
 use super::{FullStore, Shared};
+use crate::admin::access::Caller;
 use crate::admin::openapi::AuthProblems;
 use crate::observed::Transition;
+
+/// How soon a stream ends after the session that opened it.
+const SESSION_CHECK: Duration = Duration::from_secs(1);
 
 /// The keep-alive interval. Proxies often close a stream that is silent for a minute.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -29,7 +33,7 @@ struct TransitionView {
 
 /// Stream the transitions of this process as server-sent events.
 ///
-/// A client that is too slow receives the event `missed` with the number of skipped transitions.
+/// The stream ends with the session of its caller. A client that is too slow receives the event `missed` with the number of skipped transitions.
 #[utoipa::path(
     get,
     path = "/events",
@@ -45,9 +49,22 @@ struct TransitionView {
         AuthProblems,
     ),
 )]
-pub(super) async fn stream<S: FullStore>(State(api): Shared<S>) -> Response {
-    let transitions = stream::unfold(api.events.listen(), |mut receiver| async move {
-        let event = match receiver.recv().await {
+pub(super) async fn stream<S: FullStore>(State(api): Shared<S>, caller: Caller) -> Response {
+    let listening = (api.events.listen(), caller, api.store.clock());
+    let transitions = stream::unfold(listening, |(mut receiver, caller, clock)| async move {
+        let received = loop {
+            tokio::select! {
+                received = receiver.recv() => break received,
+                () = tokio::time::sleep(SESSION_CHECK) => {}
+            }
+            if !caller.is_live(clock.now()) {
+                return None;
+            }
+        };
+        if !caller.is_live(clock.now()) {
+            return None;
+        }
+        let event = match received {
             Ok(transition) => Event::default()
                 .event("transition")
                 .data(to_json(&transition)),
@@ -56,7 +73,7 @@ pub(super) async fn stream<S: FullStore>(State(api): Shared<S>) -> Response {
             }
             Err(RecvError::Closed) => return None,
         };
-        Some((Ok::<_, Infallible>(event), receiver))
+        Some((Ok::<_, Infallible>(event), (receiver, caller, clock)))
     });
     Sse::new(transitions)
         .keep_alive(KeepAlive::new().interval(KEEP_ALIVE))

@@ -9,12 +9,13 @@ use semel_core::Timestamp;
 use semel_core::statistics::{
     self, ACTIVITY_INTERVAL, Activity, DecisionCounts, Misuse, RecordCounts,
 };
-use semel_http::rfc3339 as time;
+use semel_http::{Layer, rfc3339 as time};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
 use super::extract::QueryParams;
 use super::{ApiResult, DEFAULT_LIMIT, FullStore, Shared, StatusView, json, schema, view};
+use crate::admin::actions;
 use crate::admin::openapi::{AuthProblems, QueryProblems, StoreProblems};
 use crate::admin::problem::Problem;
 
@@ -80,22 +81,24 @@ pub(super) async fn stats<S: FullStore>(State(api): Shared<S>) -> ApiResult {
         store.record_counts(),
         store.activity(since)
     );
-    let record_counts = record_counts?;
+    let (record_counts, layer) = (record_counts?, api.layer.load());
     let counted_at = record_counts
         .as_ref()
         .map(|record_counts| time(record_counts.ended_at));
     Ok(json(&Stats {
-        backlog: view::backlog(&unfinished?, now),
-        counts: record_counts.map(counts).unwrap_or_default(),
+        backlog: view::backlog(&layer, &unfinished?, now),
+        counts: record_counts
+            .map(|record_counts| counts(&layer, record_counts))
+            .unwrap_or_default(),
         counted_at,
         rates: rates(&activity?, since, now),
     }))
 }
 
-fn counts(record_counts: RecordCounts) -> Vec<RecordCount> {
+fn counts<S: FullStore>(layer: &Layer<S>, record_counts: RecordCounts) -> Vec<RecordCount> {
     let counts = record_counts.counts.into_iter();
     let views = counts.map(|counted| RecordCount {
-        operation: counted.operation.into(),
+        operation: layer.shown_operation(&counted.operation).to_owned(),
         status: counted.status.into(),
         count: counted.count,
     });
@@ -186,6 +189,7 @@ pub(super) async fn activity<S: FullStore>(
     let now = api.store.clock().now().as_micros();
     let since = statistics::interval_start(Timestamp::from_micros(now - minutes * 60_000_000));
     let activity = api.store.activity(since).await?;
+    let activity = actions::shown_activity(&api.layer.load(), activity);
     Ok(json(&ActivityView {
         stretch_seconds: ACTIVITY_INTERVAL.as_secs(),
         since: time(since),
@@ -257,16 +261,19 @@ pub(super) async fn misuse<S: FullStore>(
         "" => DEFAULT_LIMIT,
         limit => super::parse_limit(limit)?,
     };
-    let misuses = api.store.misuses(limit).await?;
+    let (misuses, layer) = (api.store.misuses(limit).await?, api.layer.load());
     Ok(json(&MisuseList {
-        misuses: misuses.into_iter().map(misuse_view).collect(),
+        misuses: misuses
+            .into_iter()
+            .map(|misuse| misuse_view(&layer, misuse))
+            .collect(),
     }))
 }
 
-fn misuse_view(misuse: Misuse) -> MisuseView {
+fn misuse_view<S: FullStore>(layer: &Layer<S>, misuse: Misuse) -> MisuseView {
     MisuseView {
         tenant: misuse.tenant.into(),
-        operation: misuse.operation.into(),
+        operation: layer.shown_operation(&misuse.operation).to_owned(),
         count: misuse.count,
         first_at: time(misuse.first_at),
         last_at: time(misuse.last_at),

@@ -2,14 +2,13 @@
 
 use semel_core::history::{self, Entry};
 use semel_core::store::{CountWithOldest, Page, Summary, UnfinishedCounts};
-use semel_core::{Record, State, Store, Timestamp};
-use semel_http::rfc3339 as time;
+use semel_core::{Record, State, Store, Timestamp, hex};
+use semel_http::{Layer, rfc3339 as time};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use super::StatusView;
 use crate::admin::access::Caller;
-use crate::admin::hex;
 
 #[derive(Serialize, ToSchema)]
 #[schema(as = Page)]
@@ -40,19 +39,21 @@ struct SummaryView {
     updated_at: String,
 }
 
-pub(super) fn page(caller: &Caller, page: &Page) -> RecordPageView {
+pub(super) fn page<S: Store>(caller: &Caller, layer: &Layer<S>, page: &Page) -> RecordPageView {
     let operations = page.operations.iter();
     RecordPageView {
-        operations: operations.map(|found| summary(caller, found)).collect(),
+        operations: operations
+            .map(|found| summary(caller, layer, found))
+            .collect(),
         next: page.next.map(|next| next.to_string()),
     }
 }
 
-fn summary(caller: &Caller, found: &Summary) -> SummaryView {
+fn summary<S: Store>(caller: &Caller, layer: &Layer<S>, found: &Summary) -> SummaryView {
     SummaryView {
         id: found.fence.id.to_string(),
         tenant: found.identity.tenant().to_owned(),
-        operation: found.identity.operation().to_owned(),
+        operation: layer.shown_operation(found.identity.operation()).to_owned(),
         key: caller.shown_key(found.identity.key()),
         status: found.status.into(),
         attempt: found.fence.attempt,
@@ -165,14 +166,14 @@ struct HistoryEntryView {
 
 pub(super) fn record<S: Store>(
     caller: &Caller,
-    store: &S,
+    layer: &Layer<S>,
     record: &Record,
     entries: &[Entry],
     reveal: bool,
 ) -> RecordView {
     let verified = history::verify(record, entries);
     RecordView {
-        summary: summary(caller, &Summary::from(record)),
+        summary: summary(caller, layer, &Summary::from(record)),
         fingerprint: record.fingerprint.to_string(),
         resource: record.resource.as_ref().map(|resource| ResourceView {
             r#type: resource.kind.to_string(),
@@ -183,7 +184,7 @@ pub(super) fn record<S: Store>(
         state: state(&record.state, reveal),
         history: entries
             .iter()
-            .map(|entry| history_entry(store, record, entry))
+            .map(|entry| history_entry(layer.store(), record, entry))
             .collect(),
         history_intact: verified.is_ok(),
         history_problem: verified.err().map(|error| error.to_string()),
@@ -280,7 +281,11 @@ struct CountView {
     oldest_age_seconds: Option<f64>,
 }
 
-pub(super) fn backlog(unfinished: &[UnfinishedCounts], now: Timestamp) -> BacklogView {
+pub(super) fn backlog<S: Store>(
+    layer: &Layer<S>,
+    unfinished: &[UnfinishedCounts],
+    now: Timestamp,
+) -> BacklogView {
     let total = |of: fn(&UnfinishedCounts) -> &CountWithOldest| {
         let counts = unfinished.iter().map(of);
         let total = CountWithOldest {
@@ -296,7 +301,7 @@ pub(super) fn backlog(unfinished: &[UnfinishedCounts], now: Timestamp) -> Backlo
         operations: unfinished
             .iter()
             .map(|unfinished| OperationBacklogView {
-                operation: unfinished.operation.to_string(),
+                operation: layer.shown_operation(&unfinished.operation).to_owned(),
                 in_progress: count_view(&unfinished.in_progress, now),
                 unknown: count_view(&unfinished.unknown, now),
                 dead_lettered: count_view(&unfinished.dead_lettered, now),

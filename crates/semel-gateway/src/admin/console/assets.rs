@@ -1,7 +1,6 @@
 //! The stylesheet, the script and the icon. They are compiled in and named by their hash, so that
 //! browsers can cache them forever.
 
-use std::fmt::Write as _;
 use std::sync::LazyLock;
 
 use axum::Router;
@@ -10,6 +9,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::get;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_NONE_MATCH};
 use http::{HeaderMap, StatusCode};
+use semel_core::hex;
 use sha2::{Digest as _, Sha256};
 
 /// A year: the name changes with the content.
@@ -26,11 +26,7 @@ struct Asset {
 impl Asset {
     fn new(stem: &str, ending: &str, kind: &'static str, content: &'static [u8]) -> Self {
         let digest = Sha256::digest(content);
-        let hash = digest.iter().take(8).fold(String::new(), |mut hash, byte| {
-            // Writing to a string cannot fail.
-            let _ = write!(hash, "{byte:02x}");
-            hash
-        });
+        let hash = hex(&digest[..8]);
         let name = format!("{stem}-{hash}.{ending}");
         Self {
             path: format!("/assets/{name}"),

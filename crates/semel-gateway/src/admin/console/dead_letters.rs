@@ -109,7 +109,7 @@ async fn letter<S: FullStore, O: Store>(
         None => None,
     };
     Ok(Letter {
-        row: Row::new(caller, found, now),
+        row: Row::new(caller, console, found, now),
         waiting: age(since, now),
         since: TimeLabel::new(since, now),
         meaning: found.last_error.as_ref().and_then(meaning),

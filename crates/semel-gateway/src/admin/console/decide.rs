@@ -151,7 +151,7 @@ async fn render_page<S: FullStore, O: Store>(
     let time_of_last = |what| last(&entries, what).map(|entry| TimeLabel::new(entry.note.at, now));
     let page = Page {
         layout: Layout::new(caller, Section::DeadLetters),
-        head: RecordHead::new(caller, record, now),
+        head: RecordHead::new(caller, console, record, now),
         downstream_key: downstream_key(record),
         dead_lettered_since: dead_lettered_at(record).map(|at| TimeLabel::new(at, now)),
         unknown_since: time_of_last(EntryKind::Unknown),
@@ -258,7 +258,8 @@ async fn apply<S: FullStore, O: Store>(
         return Err(Problem::invalid_decision(detail));
     }
     let verdict = api::verdict(kind, response)?;
-    actions::resolve_record(&console.store, &id, Some(attempt), verdict, by).await?;
+    let layer = console.layer.load_full();
+    actions::resolve_record(&layer, &id, Some(attempt), verdict, by).await?;
     see_other(&format!("/operations/{id}?done={done}"))
 }
 

@@ -1,6 +1,6 @@
 //! Reuse of keys for different requests, by tenant and operation; and weak keys, by operation.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use askama::Template;
 use axum::extract::State;
@@ -12,8 +12,7 @@ use semel_core::statistics::Misuse;
 use super::layout::{Layout, Section};
 use super::operations::tail;
 use super::text::{Text, TimeLabel, link_to, number};
-use super::{PageResult, Shared, html};
-use crate::activity::Counts;
+use super::{Console, PageResult, Shared, html};
 use crate::admin::access::Caller;
 use crate::admin::api::FullStore;
 
@@ -68,7 +67,7 @@ pub(super) async fn page<S: FullStore, O: Store>(
         Row {
             tenant: Text::line(&misuse.tenant),
             tenant_link: link_to("/operations", &[("tenant", &misuse.tenant)]),
-            operation: Text::line(&misuse.operation),
+            operation: Text::line(&console.shown_operation(&misuse.operation)),
             count: number(misuse.count),
             share: (of_tenant * 100).checked_div(total).unwrap_or_default(),
             first: TimeLabel::new(misuse.first_at, now),
@@ -83,12 +82,12 @@ pub(super) async fn page<S: FullStore, O: Store>(
         total: number(total),
         tenants: tenants.len(),
         full: misuses.len() >= MAX_ROWS,
-        weak_keys: weak_keys(&console.counts),
+        weak_keys: weak_keys(&console),
     };
     Ok(html(StatusCode::OK, &page))
 }
 
-fn weak_keys(counts: &Counts) -> Vec<WeakKeyRow> {
+fn weak_keys<S: FullStore, O: Store>(console: &Console<S, O>) -> Vec<WeakKeyRow> {
     let label = |reason: &str| match Weakness::ALL
         .into_iter()
         .find(|known| known.as_str() == reason)
@@ -99,9 +98,15 @@ fn weak_keys(counts: &Counts) -> Vec<WeakKeyRow> {
         Some(Weakness::Counter) => "counter",
         None => "other",
     };
-    let counted = counts.weak_keys().into_iter();
-    counted
-        .map(|(operation, reason, count)| WeakKeyRow {
+    // Requests from before a rename are counted under the earlier name.
+    let mut counts = BTreeMap::<_, u64>::new();
+    for (operation, reason, count) in console.counts.weak_keys() {
+        let operation = console.shown_operation(&operation);
+        *counts.entry((operation, reason)).or_default() += count;
+    }
+    counts
+        .into_iter()
+        .map(|((operation, reason), count)| WeakKeyRow {
             operation: Text::line(&operation),
             reason: label(&reason),
             count: number(count),

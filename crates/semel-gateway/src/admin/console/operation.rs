@@ -97,14 +97,19 @@ struct BodyView {
 }
 
 impl RecordHead {
-    pub(super) fn new(caller: &Caller, record: &Record, now: Timestamp) -> Self {
+    pub(super) fn new<S: FullStore, O: Store>(
+        caller: &Caller,
+        console: &Console<S, O>,
+        record: &Record,
+        now: Timestamp,
+    ) -> Self {
         let id = record.id.to_string();
         let identity = &record.identity;
         Self {
             id_tail: tail(&id, CONFIRM_LENGTH).to_owned(),
             id,
             badge: StatusBadge::new(record.state.status(), dead_lettered_at(record).is_some()),
-            operation: Text::line(identity.operation()),
+            operation: Text::line(&console.shown_operation(identity.operation())),
             tenant: Text::line(identity.tenant()),
             key: Text::line(&caller.shown_key(identity.key())),
             attempt: record.attempt,
@@ -167,9 +172,9 @@ async fn render_page<S: FullStore, O: Store>(
     let status = record.state.status();
     let page = Page {
         layout: Layout::new(caller, Section::Records),
-        head: RecordHead::new(caller, record, now),
+        head: RecordHead::new(caller, console, record, now),
         done: done_message(done),
-        facts: facts(caller, record, now),
+        facts: facts(caller, console, record, now),
         timeline: timeline(&console.store, record, &entries, now),
         history_length: entries.len(),
         history_error: history_error(record, &entries),
@@ -201,16 +206,21 @@ fn done_message(done: &str) -> Option<&'static str> {
     })
 }
 
-fn facts(caller: &Caller, record: &Record, now: Timestamp) -> Vec<Fact> {
+fn facts<S: FullStore, O: Store>(
+    caller: &Caller,
+    console: &Console<S, O>,
+    record: &Record,
+    now: Timestamp,
+) -> Vec<Fact> {
     let mut facts = Vec::new();
     let mut fact = |name, value| facts.push(Fact { name, value });
     let time = |at: Timestamp| Value::Time(TimeLabel::new(at, now));
     let identity = &record.identity;
-    let (operation, tenant) = (identity.operation(), identity.tenant());
     let link =
         |name, value| Value::Link(Text::line(value), link_to("/operations", &[(name, value)]));
-    fact("Operation", link("operation", operation));
-    fact("Tenant", link("tenant", tenant));
+    let operation = console.shown_operation(identity.operation());
+    fact("Operation", link("operation", &operation));
+    fact("Tenant", link("tenant", identity.tenant()));
     let key = caller.shown_key(identity.key());
     fact("Key", Value::Exact(Text::line(&key)));
     let plain = |text: &str| Value::Plain(Text::line(text));

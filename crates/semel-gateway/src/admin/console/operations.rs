@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::layout::{Layout, Section};
 use super::text::{StatusBadge, Text, TimeLabel, format_utc, link_to};
-use super::{PageResult, Shared, html, see_other};
+use super::{Console, PageResult, Shared, html, see_other};
 use crate::admin::access::Caller;
 use crate::admin::actions;
 use crate::admin::api::FullStore;
@@ -75,13 +75,18 @@ pub(super) struct Row {
 }
 
 impl Row {
-    pub(super) fn new(caller: &Caller, found: &Summary, now: Timestamp) -> Self {
+    pub(super) fn new<S: FullStore, O: Store>(
+        caller: &Caller,
+        console: &Console<S, O>,
+        found: &Summary,
+        now: Timestamp,
+    ) -> Self {
         let id = found.fence.id.to_string();
         Self {
             tail: tail(&id, 12).to_owned(),
             id,
             badge: StatusBadge::new(found.status, found.dead_lettered_at.is_some()),
-            operation: Text::line(found.identity.operation()),
+            operation: Text::line(&console.shown_operation(found.identity.operation())),
             tenant: Text::line(found.identity.tenant()),
             key: Text::line(&caller.shown_key(found.identity.key())),
             attempt: found.fence.attempt,
@@ -135,9 +140,8 @@ pub(super) async fn page<S: FullStore, O: Store>(
             return Ok(error_page(&caller, search, StatusCode::BAD_REQUEST, &error));
         }
     };
-    let hasher = console.key_hasher.as_ref();
-    let store::Page { operations, next } =
-        actions::search_records(&console.store, hasher, query).await?;
+    let (layer, hasher) = (console.layer.load(), console.key_hasher.as_ref());
+    let store::Page { operations, next } = actions::search_records(&layer, hasher, query).await?;
     let now = console.now();
     let full = operations.len() >= PAGE_SIZE;
     let page = Page {
@@ -146,7 +150,7 @@ pub(super) async fn page<S: FullStore, O: Store>(
         newest: (!search.cursor.is_empty()).then(|| search.link("")),
         rows: operations
             .iter()
-            .map(|found| Row::new(&caller, found, now))
+            .map(|found| Row::new(&caller, &console, found, now))
             .collect(),
         ..Page::empty(&caller, search)
     };

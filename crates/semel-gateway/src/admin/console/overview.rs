@@ -11,6 +11,7 @@ use semel_core::outbox::{Backlog, MAX_BACKLOG_COUNTED};
 use semel_core::statistics::{Activity, RecordCounts};
 use semel_core::store::{self, CountWithOldest, UnfinishedCounts};
 use semel_core::{Status, Store, Timestamp};
+use semel_http::Layer;
 use semel_worker::unreconciled::{self, Unreconciled};
 use serde::Deserialize;
 use tokio::time::Instant;
@@ -128,8 +129,9 @@ pub(super) async fn page<S: FullStore, O: Store>(
     State(console): Shared<S, O>,
     Query(filter): Query<Filter>,
 ) -> PageResult {
-    let (view, names) = view(&console, &filter).await;
-    let chosen = only(&filter);
+    let chosen = console.chosen_operation(&filter);
+    let chosen = chosen.as_deref();
+    let (view, names) = view(&console, chosen).await;
     let operations = names.into_iter().map(|name| Choice {
         label: Text::line(&name),
         chosen: Some(&*name) == chosen,
@@ -154,12 +156,18 @@ pub(super) async fn fragment<S: FullStore, O: Store>(
     State(console): Shared<S, O>,
     Query(filter): Query<Filter>,
 ) -> Response {
-    let (view, _) = view(&console, &filter).await;
+    let chosen = console.chosen_operation(&filter);
+    let (view, _) = view(&console, chosen.as_deref()).await;
     html(StatusCode::OK, &Fragment { view })
 }
 
-fn only(filter: &Filter) -> Option<&str> {
-    Some(&*filter.operation).filter(|operation| !operation.is_empty())
+impl<S: FullStore, O: Store> Console<S, O> {
+    /// The name that users see of the chosen operation. A link from before a rename has another.
+    fn chosen_operation(&self, filter: &Filter) -> Option<Box<str>> {
+        let layer = self.layer.load();
+        let shown = layer.shown_operation(layer.stored_operation(&filter.operation));
+        (!shown.is_empty()).then(|| shown.into())
+    }
 }
 
 struct StoredStatistics {
@@ -169,9 +177,26 @@ struct StoredStatistics {
     activity: Vec<Activity>,
 }
 
+impl StoredStatistics {
+    fn with_shown_names<S: FullStore>(mut self, layer: &Layer<S>) -> Self {
+        let unfinished = self.unfinished.iter_mut().map(|of| &mut of.operation);
+        let unreconciled = self.unreconciled.iter_mut().map(|of| &mut of.operation);
+        let counts = self
+            .record_counts
+            .iter_mut()
+            .flat_map(|all| &mut all.counts);
+        let counts = counts.map(|of| &mut of.operation);
+        let activity = self.activity.iter_mut().map(|of| &mut of.operation);
+        for name in unfinished.chain(unreconciled).chain(counts).chain(activity) {
+            *name = layer.shown_operation(name).into();
+        }
+        self
+    }
+}
+
 async fn view<S: FullStore, O: Store>(
     console: &Console<S, O>,
-    filter: &Filter,
+    only: Option<&str>,
 ) -> (View, BTreeSet<Box<str>>) {
     let now = console.now();
     let (health, stored, backlog) = tokio::join!(
@@ -182,6 +207,7 @@ async fn view<S: FullStore, O: Store>(
     let mut names = BTreeSet::new();
     let statistics = match stored {
         Ok(Ok(stored)) => {
+            let stored = stored.with_shown_names(&console.layer.load());
             let unfinished = stored.unfinished.iter();
             names.extend(unfinished.map(|unfinished| unfinished.operation.clone()));
             let activity = stored.activity.iter();
@@ -189,14 +215,14 @@ async fn view<S: FullStore, O: Store>(
             let counts = stored.record_counts.iter();
             let counts = counts.flat_map(|record_counts| &record_counts.counts);
             names.extend(counts.map(|count| count.operation.clone()));
-            Ok(statistics(&stored, only(filter), now))
+            Ok(statistics(&stored, only, now))
         }
         Ok(Err(error)) => Err(Text::line(&error.to_string())),
         Err(_) => Err(Text::line("the store does not respond")),
     };
     let view = View {
         at: format_utc(now, "%H:%M:%S"),
-        only: only(filter).map(Text::line),
+        only: only.map(Text::line),
         health,
         outbox: backlog
             .ok()

@@ -80,7 +80,7 @@ fn every_key_of_a_webhook_is_read() {
     let path = secret.path().display();
     let config = read(&format!(
         "[[route]]\nmatch = \"POST /a\"\noperation = \"pay\"\n\
-         [[route]]\nmatch = \"POST /b\"\noperation = \"refund\"\n\
+         [[route]]\nmatch = \"POST /b\"\noperation = \"refund\"\nschema = 3\n\
          [[route]]\nmatch = \"POST /c\"\noperation = \"pay\"\n\
          [[webhook]]\nsource = \"one\"\nscheme = \"hmac-sha256\"\nsecret_file = \"{path}\"\n\
          signature_header = \"X-Sig\"\ntimestamp_header = \"X-Time\"\nevent_id = \"/event/id\"\n\
@@ -100,12 +100,15 @@ fn every_key_of_a_webhook_is_read() {
         (rules.status, &rules.statuses[..]),
         (201, &[("paid".into(), 202)][..])
     );
+    assert_eq!(rules.schema_version, 3);
     assert_eq!(
         rules.selector,
         RecordSelector::Resource("/r".parse().unwrap())
     );
     let rules = two.source.rules();
     assert_eq!((&rules.completed, rules.status), (&None, 200));
+    // Its operations have several.
+    assert_eq!(rules.schema_version, 0);
     let find = RecordSelector::Key {
         key: "/k".parse().unwrap(),
         tenant: TenantSelector::At("/t".parse().unwrap()),

@@ -49,6 +49,29 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
         "[[route]]\nmatch = \"POST /a\"\nstale = \"unknown\"",
         &[("3:1", "unknown key `stale` in [[route]]")],
     ),
+    // Names in the records.
+    (
+        "[[route]]\nmatch = \"POST /a\"\nwas = \"pay\"",
+        &[("3:7", "add the current one, `operation = \"…\"`")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\noperation = \"pay\"\n[[route]]\nmatch = \"POST /b\"\noperation = \"charge\"\nwas = \"pay\"",
+        &[(
+            "5:9",
+            "`was` of \"POST /b\" or of \"POST /a\": operation \"pay\" uses the name \"pay\" too",
+        )],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\noperation = \"pay\"\n[[route]]\nmatch = \"POST /b\"\noperation = \"pay\"\nwas = \"charge\"",
+        &[(
+            "5:9",
+            "the records of operation \"pay\" would have two names, \"charge\" and \"pay\"",
+        )],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\n[[route]]\nmatch = \"POST /b\"\noperation = \"pay\"\nwas = \"POST /a\"",
+        &[("4:9", "operation \"POST /a\" uses the name \"POST /a\" too")],
+    ),
     (
         "[worker]\ndead_letter_unreconcild = \"1h\"",
         &[("2:1", "did you mean `dead_letter_unreconciled`?")],
@@ -136,6 +159,21 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
     (
         "[policy]\nmax_request = \"1GiB\"",
         &[("2:15", "at most 268435456 bytes")],
+    ),
+    (
+        "trusted_proxies = [\"10.0.0.1/8\", \"proxy\"]",
+        &[
+            ("1:20", "write \"10.0.0.0/8\""),
+            ("1:34", "invalid network"),
+        ],
+    ),
+    (
+        "[limits]\nmax_buffered = \"1MiB\"",
+        &[("2:16", "`max_response` (8388608 bytes)")],
+    ),
+    (
+        "[limits]\nupstream_idle = \"5s\"",
+        &[("2:17", "at most 4s")],
     ),
     (
         "[limits]\nheader_timeout = \"0s\"",
@@ -399,6 +437,63 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
             "4:9",
             "\"POST /{b}\" matches the same requests as \"POST /{a}\"",
         )],
+    ),
+    // Spellings of one path.
+    (
+        "[[route]]\nmatch = \"POST /Payments/{a}\"\n[[route]]\nmatch = \"POST /payments/{b}/\"",
+        &[(
+            "4:9",
+            "\"POST /payments/{b}/\" matches the same requests as \"POST /Payments/{a}\"",
+        )],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\n[[route]]\nmatch = \"POST /a\"\nmatch_exactly = true",
+        &[("4:9", "matches the same requests as \"POST /a\"")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a%2Fb;c\"\nxyzzy = 1",
+        &[
+            ("2:9", "applications may read it in more than one way"),
+            ("3:1", "unknown key `xyzzy`"),
+        ],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /.Semel/x\"",
+        &[("2:9", "the gateway answers paths")],
+    ),
+    (
+        "[[route]]\nmatch = \"POST /a\"\nmatch_exactly = 1",
+        &[("3:17", "true or false")],
+    ),
+    // Hosts.
+    (
+        "hosts = \"all\"",
+        &[("1:9", "`hosts` must be \"any\", or groups")],
+    ),
+    (
+        "hosts = 1",
+        &[("1:9", "`hosts` must be \"any\", or groups")],
+    ),
+    ("hosts = []", &[("1:9", "`hosts` is empty")]),
+    (
+        "hosts = [[]]",
+        &[("1:9", "`hosts` must be \"any\", or groups")],
+    ),
+    (
+        "hosts = [\"a\", \"b\"]",
+        &[("1:9", "`hosts` must be \"any\", or groups")],
+    ),
+    (
+        "hosts = [[\"a\"]]",
+        &[("1:9", "host \"a\": it is alone in its group")],
+    ),
+    (
+        "hosts = [[\"a\", \"http://b\"]]",
+        &[("1:9", "host \"http://b\": write a host")],
+    ),
+    (
+        "hosts = [[\"a\", \"b\"], [\"B\", \"c\"]]",
+        &[("1:9", "host \"B\": it is listed twice")],
     ),
     (
         "[[route]]\nmatch = \"POST /a\"\nkey_format = \"ulid\"\nweak_keys = \"reject\"",

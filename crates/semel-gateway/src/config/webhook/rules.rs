@@ -7,6 +7,7 @@ use toml::Spanned;
 use super::super::status;
 use super::super::table::{Table, choice};
 use super::WebhookContext;
+use crate::config::RouteConfig;
 
 /// The keys that say how to find the operation of an event.
 const LOOKUP_KEYS: [&str; 3] = ["operation_id", "key", "resource_id"];
@@ -83,9 +84,25 @@ pub(super) fn read(
         response_body: response_body.map(Spanned::into_inner),
         status: status.unwrap_or(200),
         statuses,
+        schema_version: schema_version(context.routes, identity),
         ..Rules::new(find)
     });
     (operation, rules)
+}
+
+/// The schema version of the responses that a webhook reports: that of its routes, where they agree.
+fn schema_version(routes: &[RouteConfig], identity: Option<&str>) -> u16 {
+    let covers = |route: &&RouteConfig| identity.is_none() || route.identity_name() == identity;
+    let mut schemas = routes
+        .iter()
+        .filter(covers)
+        .map(|route| route.replay.schema);
+    let first = schemas.next().unwrap_or(0);
+    if schemas.all(|other| other == first) {
+        first
+    } else {
+        0
+    }
 }
 
 fn distinct(names: &[(&str, &str)]) -> Vec<Box<str>> {

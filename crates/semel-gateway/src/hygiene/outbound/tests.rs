@@ -8,6 +8,7 @@ fn target(prefix: &str) -> Target {
     Target {
         prefix: prefix.to_owned(),
         host: HeaderValue::from_static("up.example"),
+        trusted_proxies: vec!["10.0.0.0/8".parse().unwrap()],
     }
 }
 
@@ -105,35 +106,142 @@ fn the_host_is_the_callers() {
     assert_eq!(parts.headers["host"], "up.example");
 }
 
+/// The forwarding headers of a request from `address` that came with `sent`.
+fn forwarded(address: &str, secure: bool, sent: &[(&str, &str)]) -> Vec<String> {
+    let peer = Peer::new(address.parse().unwrap(), secure);
+    let builder = Request::get("/")
+        .header("host", "a.example")
+        .extension(peer);
+    let builder = sent.iter().fold(builder, |builder, (name, value)| {
+        builder.header(*name, *value)
+    });
+    let (parts, _) = pass(builder, nothing());
+    let mut lines: Vec<_> = parts
+        .headers
+        .iter()
+        .filter(|(name, _)| super::super::is_forwarding_header(name.as_str()))
+        .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+        .collect();
+    lines.sort_unstable();
+    lines
+}
+
+const SENT: [(&str, &str); 7] = [
+    ("x-forwarded-for", "9.9.9.9"),
+    ("x-forwarded-proto", "https"),
+    ("x-forwarded-host", "b.example"),
+    ("x-forwarded-port", "8443"),
+    ("x-forwarded-user", "root"),
+    ("forwarded", "for=9.9.9.9;proto=https"),
+    ("forwarded", "for=8.8.8.8"),
+];
+
 #[test]
-fn the_clients_address_is_forwarded() {
-    for (address, scheme, forwarded_for, forwarded) in [
-        (
-            "192.0.2.7:5",
-            "http",
-            "9.9.9.9, 192.0.2.7",
-            "for=9.9.9.9, for=192.0.2.7;proto=http",
-        ),
-        (
-            "[2001:db8::1]:5",
-            "https",
-            "9.9.9.9, 2001:db8::1",
-            "for=9.9.9.9, for=\"[2001:db8::1]\";proto=https",
-        ),
+fn what_an_untrusted_client_forwards_is_replaced() {
+    for sent in [&SENT[..], &[]] {
+        assert_eq!(
+            forwarded("192.0.2.7:5", false, sent),
+            [
+                "forwarded: for=192.0.2.7;proto=http",
+                "x-forwarded-for: 192.0.2.7",
+                "x-forwarded-host: a.example",
+                "x-forwarded-port: 80",
+                "x-forwarded-proto: http",
+            ]
+        );
+    }
+    let secure = forwarded("[2001:db8::1]:5", true, &SENT);
+    assert_eq!(secure[0], "forwarded: for=\"[2001:db8::1]\";proto=https");
+    assert_eq!(secure[1], "x-forwarded-for: 2001:db8::1");
+    assert_eq!(secure[3], "x-forwarded-port: 443");
+}
+
+#[test]
+fn what_a_trusted_proxy_forwards_is_kept_and_extended() {
+    for address in ["10.1.2.3:5", "[::ffff:10.1.2.3]:5"] {
+        assert_eq!(
+            forwarded(address, false, &SENT),
+            [
+                "forwarded: for=9.9.9.9;proto=https, for=8.8.8.8, for=10.1.2.3;proto=http",
+                "x-forwarded-for: 9.9.9.9, 10.1.2.3",
+                "x-forwarded-host: b.example",
+                "x-forwarded-port: 8443",
+                "x-forwarded-proto: https",
+                "x-forwarded-user: root",
+            ]
+        );
+    }
+    // `Forwarded` would say `http` about a client that came with https.
+    assert_eq!(
+        forwarded("10.1.2.3:5", false, &[("x-forwarded-proto", "https")]),
+        [
+            "x-forwarded-for: 10.1.2.3",
+            "x-forwarded-host: a.example",
+            "x-forwarded-port: 443",
+            "x-forwarded-proto: https",
+        ]
+    );
+    assert_eq!(
+        forwarded("10.1.2.3:5", false, &[("forwarded", "for=9.9.9.9")]),
+        ["forwarded: for=9.9.9.9, for=10.1.2.3;proto=http"]
+    );
+}
+
+#[test]
+fn headers_that_an_application_may_take_for_others_stop_here() {
+    let mut builder = Request::post("/")
+        .header("host", "a")
+        .header("idempotency-key", "k")
+        .header("api_key", "kept");
+    for name in [
+        "semel_operation_id",
+        "Semel_Attempt",
+        "semel.downstream-key",
+        "x_forwarded_for",
+        "x-forwarded_proto",
+        "content_length",
+        "transfer_encoding",
+        "idempotency_key",
     ] {
-        let peer = Peer::new(address.parse().unwrap(), scheme == "https");
-        let builder = Request::get("/")
-            .header("host", "a.example")
-            .header("x-forwarded-for", "9.9.9.9")
-            .header("x-forwarded-proto", "gopher")
-            .header("x-forwarded-host", "evil.example")
-            .header("forwarded", "for=9.9.9.9")
-            .extension(peer);
-        let (parts, _) = pass(builder, nothing());
-        assert_eq!(parts.headers["x-forwarded-for"], forwarded_for);
-        assert_eq!(parts.headers["forwarded"], forwarded);
-        assert_eq!(parts.headers["x-forwarded-proto"], scheme);
-        assert_eq!(parts.headers["x-forwarded-host"], "a.example");
+        builder = builder.header(name, "x");
+    }
+    let (parts, _) = pass(builder, nothing());
+    let mut left: Vec<_> = parts.headers.keys().map(HeaderName::as_str).collect();
+    left.sort_unstable();
+    assert_eq!(
+        left,
+        ["api_key", "content-length", "host", "idempotency-key"]
+    );
+    assert_eq!(parts.headers["idempotency-key"], "k");
+}
+
+#[test]
+fn cookies_of_http_2_become_one_line() {
+    let builder = |version| {
+        Request::get("http://a/")
+            .version(version)
+            .header("cookie", "a=1")
+            .header("cookie", "b=2; c=3")
+    };
+    let (parts, _) = pass(builder(Version::HTTP_2), nothing());
+    let lines: Vec<_> = parts.headers.get_all("cookie").iter().collect();
+    assert_eq!(lines, ["a=1; b=2; c=3"]);
+    let (parts, _) = pass(builder(Version::HTTP_11), nothing());
+    assert_eq!(parts.headers.get_all("cookie").iter().count(), 2);
+}
+
+#[test]
+fn a_redirect_to_the_same_path_under_another_scheme_is_recognised() {
+    let path = PathAndQuery::from_static("/payments?a=b");
+    for (location, expected) in [
+        ("https://a.example/payments?a=b", true),
+        ("https://a.example/payments", false),
+        ("https://a.example/payments/?a=b", false),
+        ("/payments?a=b", false),
+        ("", false),
+    ] {
+        let value = HeaderValue::from_static(location);
+        assert_eq!(changes_scheme_only(&path, &value), expected, "{location}");
     }
 }
 

@@ -90,7 +90,12 @@ fn the_bytes_before_the_offending_line_are_kept() {
     let first = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let mut bytes = first.to_vec();
     bytes.extend_from_slice(b"GET / HTTP/1.1\n");
-    assert_eq!(scanner.scan(&bytes), Err(Refused { keep: first.len() }));
+    let refused = Refused {
+        keep: first.len(),
+        request: 2,
+        kind: RefusedPart::Head,
+    };
+    assert_eq!(scanner.scan(&bytes), Err(refused));
 }
 
 #[test]

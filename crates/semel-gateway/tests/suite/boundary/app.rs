@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, State};
-use axum::http::{HeaderMap, Response};
+use axum::http::{HeaderMap, Response, Uri};
 use axum::routing::any;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
@@ -26,6 +26,8 @@ pub struct App {
 /// One execution.
 #[derive(Clone, Debug)]
 pub struct Execution {
+    /// As it was sent.
+    pub path: String,
     pub what: String,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -61,12 +63,14 @@ impl App {
 async fn run(
     State(app): State<Arc<App>>,
     Path(what): Path<String>,
+    uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response<Body> {
     let number = {
         let mut seen = app.seen.lock().unwrap();
         seen.push(Execution {
+            path: uri.path().to_owned(),
             what: what.clone(),
             headers,
             body: body.clone(),

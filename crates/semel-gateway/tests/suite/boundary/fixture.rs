@@ -14,7 +14,7 @@ use semel_core::{Memory, Record, Status, Store as _};
 use semel_gateway::server::{Limits, serve};
 use semel_gateway::upstream::{Forward, Upstream, UpstreamConfig};
 use semel_gateway::{GatewayService, InternalRoutes};
-use semel_http::{InFlight, KeyRule, Layer, tenant};
+use semel_http::{Builder, InFlight, KeyRule, Layer, tenant};
 use semel_testkit::{Faulty, ManualClock};
 use semel_worker::webhook::Sources;
 use tokio::net::{TcpListener, TcpStream};
@@ -71,10 +71,19 @@ impl Fixture {
         patience: Duration,
         change: impl FnOnce(Layer<Store>) -> Layer<Store>,
     ) -> Self {
+        let build = |builder: Builder<Store>| builder.store_timeouts(patience, patience);
+        Self::build(entry, build, change).await
+    }
+
+    /// As `with`; `build` configures what cannot be changed any more once there is a layer.
+    pub async fn build(
+        entry: EntryPoint,
+        build: impl FnOnce(Builder<Store>) -> Builder<Store>,
+        change: impl FnOnce(Layer<Store>) -> Layer<Store>,
+    ) -> Self {
         let clock = ManualClock::default();
         let store = Faulty::new(Memory::new(Arc::new(clock.clone())));
-        let layer = Layer::new(store.clone())
-            .store_timeouts(patience, patience)
+        let layer = build(Layer::new(store.clone()))
             .tenant(tenant::header("X-Account"))
             .status_path("/.semel/operations/");
         let layer = change(layer)
@@ -182,6 +191,13 @@ impl Call {
 
     pub fn header(mut self, name: &str, value: impl AsRef<[u8]>) -> Self {
         self.request = self.request.header(name, value.as_ref());
+        self
+    }
+
+    pub fn host(mut self, host: &str) -> Self {
+        if let Some(headers) = self.request.headers_mut() {
+            headers.insert("host", host.parse().unwrap());
+        }
         self
     }
 

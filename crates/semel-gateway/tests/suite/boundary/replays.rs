@@ -8,12 +8,14 @@ use semel_core::State;
 use semel_http::{OnSchemaChange, ReplayMode, Retry, Route};
 
 use crate::boundary::fixture::{EntryPoint, Fixture, SHORT};
+use crate::boundary::self_completed::{completes_itself, stored as completion};
 
 crate::boundary::through_both_entry_points!(
     the_schema_version_is_stored_and_disclosed_where_it_differs,
     a_response_of_another_schema_is_refused,
     a_response_of_another_schema_is_reconstructed,
     a_reconstructed_replay_is_the_current_representation,
+    a_record_completed_without_a_body_is_fetched_for_its_first_client,
     a_refusal_of_the_application_is_replayed_from_the_store,
     a_failed_fetch_returns_503_and_executes_nothing,
     a_permitted_caller_gets_the_replay,
@@ -182,6 +184,38 @@ async fn a_reconstructed_replay_is_the_current_representation(entry: EntryPoint)
     let other = fixture.post("/do/schema-1", "k1", "[]").await;
     other.refuses(422, "idempotency_key_reused");
     assert_eq!(asked.times(), 3);
+}
+
+/// The application completed the record itself and kept no body; its answer was lost.
+async fn a_record_completed_without_a_body_is_fetched_for_its_first_client(entry: EntryPoint) {
+    for (fetched, status) in [(200, 202), (500, 503)] {
+        let asked = Asked::default();
+        let fetch = asked.answers(move |_| with_status(fetched, "current"));
+        let fixture = with_route(entry, |route| {
+            route.replay(ReplayMode::Reconstruct).reconstruct(fetch)
+        })
+        .await;
+        completes_itself(&fixture, completion(202, None));
+        let first = fixture.post("/do/hooked-panic", "k1", "{}").await;
+        assert_eq!(first.status, status);
+        assert!(!first.is_replay());
+        // As its caller: the application may show others something else.
+        let account = asked.last.lock().unwrap().as_ref().map(|retry| {
+            let account = retry.head.headers.get("x-account");
+            account.cloned()
+        });
+        assert_eq!(account.flatten().unwrap(), "acme");
+        if status == 202 {
+            assert_eq!(first.text(), "current");
+            assert_eq!(first.header("semel-reconstructed"), Some("true"));
+            assert!(first.header("idempotency-key-expires").is_some());
+        } else {
+            first.refuses(503, "idempotency_replay_unavailable");
+        }
+        let again = fixture.post("/do/hooked-panic", "k1", "{}").await;
+        assert_eq!((again.status, again.text()), (first.status, first.text()));
+        assert_eq!((asked.times(), fixture.app.executions()), (2, 1));
+    }
 }
 
 async fn a_refusal_of_the_application_is_replayed_from_the_store(entry: EntryPoint) {

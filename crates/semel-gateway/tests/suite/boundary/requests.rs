@@ -1,25 +1,32 @@
 //! Which requests are guarded, and in which order they are checked.
 
+use std::time::Duration;
+
 use axum::http::Method;
 use semel_core::Status;
+use semel_http::Builder;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::boundary::fixture::{EntryPoint, Fixture};
+use crate::boundary::fixture::{Call, EntryPoint, Fixture, Store};
+use crate::support::until;
 
 crate::boundary::through_both_entry_points!(
     post_and_patch_are_guarded,
     put_only_where_a_route_opts_in,
     safe_methods_pass_even_with_a_key,
+    idempotent_methods_pass_without_a_key,
     a_missing_key_is_refused_where_required,
     without_a_key_optional_passes_unguarded,
     ignored_passes_even_with_a_key,
-    an_unnamed_route_is_known_by_its_exact_path,
+    an_unnamed_route_is_known_by_its_path,
     a_bad_key_is_refused_before_the_body_is_asked_for,
     an_incomplete_body_reserves_nothing,
     a_body_over_the_limit_is_refused,
     a_body_without_a_length_is_bounded_too,
     a_request_without_a_tenant_is_refused,
+    a_request_without_a_tenant_is_refused_before_its_body_is_read,
+    request_bodies_share_one_limit,
     tenants_with_the_same_key_are_isolated,
 );
 
@@ -66,6 +73,28 @@ async fn safe_methods_pass_even_with_a_key(entry: EntryPoint) {
     assert!(fixture.records().await.is_empty());
 }
 
+/// They are idempotent by their definition, so each request executes, and needs neither a key nor a
+/// tenant.
+async fn idempotent_methods_pass_without_a_key(entry: EntryPoint) {
+    let fixture = Fixture::new(entry).await;
+    for method in [Method::GET, Method::PUT, Method::DELETE] {
+        for _ in 0..2 {
+            let call = Call::to(fixture.address, method.clone(), "/unnamed/status-200");
+            let answer = call.body("{}").send().await;
+            assert_eq!(answer.status, 200, "{method}: {}", answer.text());
+            assert!(!answer.is_replay(), "{method}");
+        }
+    }
+    let bodies: Vec<_> = fixture
+        .app
+        .seen()
+        .into_iter()
+        .map(|seen| seen.body)
+        .collect();
+    assert_eq!(bodies, ["{}"; 6]);
+    assert!(fixture.records().await.is_empty());
+}
+
 async fn a_missing_key_is_refused_where_required(entry: EntryPoint) {
     let fixture = Fixture::new(entry).await;
     let answer = fixture.post("/do/status-201", "", "{}").await;
@@ -101,7 +130,7 @@ async fn ignored_passes_even_with_a_key(entry: EntryPoint) {
     assert!(fixture.records().await.is_empty());
 }
 
-async fn an_unnamed_route_is_known_by_its_exact_path(entry: EntryPoint) {
+async fn an_unnamed_route_is_known_by_its_path(entry: EntryPoint) {
     let fixture = Fixture::new(entry).await;
     for path in ["/unnamed/status-200", "/unnamed/status-201"] {
         fixture.post(path, "k1", "{}").await;
@@ -190,11 +219,10 @@ async fn a_body_without_a_length_is_bounded_too(entry: EntryPoint) {
 
 async fn a_request_without_a_tenant_is_refused(entry: EntryPoint) {
     let fixture = Fixture::new(entry).await;
-    let answer =
-        crate::boundary::fixture::Call::to(fixture.address, Method::POST, "/do/status-201")
-            .header("idempotency-key", "k1")
-            .send()
-            .await;
+    let answer = Call::to(fixture.address, Method::POST, "/do/status-201")
+        .header("idempotency-key", "k1")
+        .send()
+        .await;
     answer.refuses(403, "tenant_unresolved");
     assert_eq!(fixture.app.executions(), 0);
 }
@@ -209,14 +237,13 @@ async fn tenants_with_the_same_key_are_isolated(entry: EntryPoint) {
     }
     for body in ["{}", r#"{"other":1}"#] {
         // The first one differs from the original only in its tenant.
-        let answer =
-            crate::boundary::fixture::Call::to(fixture.address, Method::POST, "/do/status-201")
-                .header("x-account", format!("other{}", body.len()))
-                .header("idempotency-key", "k1")
-                .header("content-type", "application/json")
-                .body(body)
-                .send()
-                .await;
+        let answer = Call::to(fixture.address, Method::POST, "/do/status-201")
+            .header("x-account", format!("other{}", body.len()))
+            .header("idempotency-key", "k1")
+            .header("content-type", "application/json")
+            .body(body)
+            .send()
+            .await;
         assert_eq!(answer.status, 201);
         assert!(!answer.is_replay());
     }
@@ -227,4 +254,52 @@ async fn tenants_with_the_same_key_are_isolated(entry: EntryPoint) {
             .iter()
             .all(|record| record.state.status() == Status::Completed)
     );
+}
+
+async fn a_request_without_a_tenant_is_refused_before_its_body_is_read(entry: EntryPoint) {
+    let fixture = Fixture::new(entry).await;
+    let mut client = TcpStream::connect(fixture.address).await.unwrap();
+    let head = "POST /do/status-201 HTTP/1.1\r\nHost: a\r\nIdempotency-Key: k1\r\n\
+                Content-Length: 1000\r\n\r\n";
+    client.write_all(head.as_bytes()).await.unwrap();
+    let answered = until(&mut client, "tenant_unresolved");
+    let answered = tokio::time::timeout(Duration::from_secs(5), answered).await;
+    let answer = answered.expect("the body was waited for");
+    assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+}
+
+async fn request_bodies_share_one_limit(entry: EntryPoint) {
+    let build = |builder: Builder<Store>| builder.max_buffered(100);
+    let fixture = Fixture::build(entry, build, |layer| layer).await;
+    let mut slow = TcpStream::connect(fixture.address).await.unwrap();
+    let head = "POST /do/status-201 HTTP/1.1\r\nHost: a\r\nX-Account: acme\r\n\
+                Idempotency-Key: slow\r\nContent-Length: 90\r\n\r\n";
+    let (first, last) = ([b'x'; 80], [b'x'; 10]);
+    slow.write_all(head.as_bytes()).await.unwrap();
+    slow.write_all(&first).await.unwrap();
+    // Requests pass until the eighty bytes have arrived.
+    let body = "y".repeat(30);
+    let mut number = 0;
+    let refused = loop {
+        number += 1;
+        let answer = fixture
+            .post("/do/status-201", &format!("k{number}"), &body)
+            .await;
+        if answer.status != 201 {
+            break answer;
+        }
+        assert!(number < 1000, "the limit does not apply");
+    };
+    refused.refuses(503, "server_overloaded");
+    assert_eq!(refused.header("retry-after"), Some("1"));
+    assert_eq!(refused.json()["retryable"], true);
+    assert_eq!(
+        fixture.records().await.len(),
+        number - 1,
+        "nothing reserved"
+    );
+    slow.write_all(&last).await.unwrap();
+    until(&mut slow, "execution").await;
+    let answer = fixture.post("/do/status-201", "after", &body).await;
+    assert_eq!(answer.status, 201);
 }

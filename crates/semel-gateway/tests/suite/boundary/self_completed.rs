@@ -15,7 +15,7 @@ crate::boundary::through_both_entry_points!(
     completion_by_another_attempt_is_an_incident,
 );
 
-fn stored(status: u16, body: Option<&'static str>) -> Completion {
+pub(super) fn stored(status: u16, body: Option<&'static str>) -> Completion {
     let response = Response {
         status,
         headers: vec![("etag".into(), "\"stored\"".into())],
@@ -29,7 +29,7 @@ fn stored(status: u16, body: Option<&'static str>) -> Completion {
 }
 
 /// Has the application complete its record before it answers.
-fn completes_itself(fixture: &Fixture, completion: Completion) {
+pub(super) fn completes_itself(fixture: &Fixture, completion: Completion) {
     let store = fixture.store.clone();
     let hook = move || {
         let (store, completion) = (store.clone(), completion.clone());
