@@ -68,6 +68,10 @@ pub(crate) struct Traffic {
     pub(crate) provider: u64,
     /// How often each operation is replayed; 0 is now and then.
     pub(crate) again: u64,
+    /// A retry of any finished operation, instead of a new one.
+    pub(crate) earlier: u64,
+    /// A finished operation's request under another spelling of its path, or for another host.
+    pub(crate) disguised: u64,
 }
 
 /// The name and address of a gateway.
@@ -105,10 +109,15 @@ impl Client {
 
     /// Makes payments until it is time to stop.
     pub(crate) async fn work(&mut self, traffic: Traffic, until: Instant) {
+        let operations = Arc::clone(&self.shared.operations);
         while Instant::now() < until {
             let badly = self.random.one_in(traffic.badly);
             if badly && self.random.one_in(2) {
                 self.send_malformed(traffic.leg).await;
+            } else if self.random.one_in(traffic.earlier)
+                && let Some(earlier) = operations.any_ended(traffic.leg, &mut self.random)
+            {
+                self.call(&earlier, None, SendMode::Normal).await;
             } else {
                 self.pay(traffic, badly, until).await;
             }
@@ -157,6 +166,17 @@ impl Client {
         if self.random.one_in(12) {
             self.misuse(&operation, "misuse").await;
         }
+        if self.random.one_in(traffic.disguised) {
+            self.disguise(&operation).await;
+        }
+    }
+
+    /// Another spelling or another host under a used key is another request.
+    async fn disguise(&mut self, operation: &Operation) {
+        let (name, request) = operation.disguised(&mut self.random);
+        self.shared.recorder.fault(name, "client");
+        let sent = Sent::OtherBody;
+        self.send(operation, &request, SendMode::Normal, sent).await;
     }
 
     /// Retries without pause past the end of a lease.

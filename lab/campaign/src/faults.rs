@@ -14,6 +14,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_postgres::NoTls;
 
 use crate::chaos::{ChaosCounts, Mode};
+use crate::deploy::Settings;
+use crate::operation::Leg;
 use crate::plan::{Action, GATEWAYS, LEASE_MS, Link, Phase, Target};
 use crate::record::Recorder;
 use crate::test_bed::{SQLITE_FILE, TestBed};
@@ -31,14 +33,14 @@ const START_ATTEMPTS: usize = 5;
 /// Injects the faults of the plan.
 #[derive(Clone, Debug)]
 pub(crate) struct FaultInjector {
-    test_bed: Arc<TestBed>,
-    recorder: Recorder,
+    pub(crate) test_bed: Arc<TestBed>,
+    pub(crate) recorder: Recorder,
     /// Locks of targets that are still recovering; the next fault waits for them.
-    recovering: Arc<RecoveryLocks>,
+    pub(crate) recovering: Arc<RecoveryLocks>,
 }
 
 #[derive(Debug, Default)]
-struct RecoveryLocks {
+pub(crate) struct RecoveryLocks {
     postgres: Mutex<()>,
     redis: Mutex<()>,
     disk: Mutex<()>,
@@ -46,10 +48,19 @@ struct RecoveryLocks {
     links: [Mutex<()>; GATEWAYS + 1],
     /// One for each gateway, the one on SQLite, the worker and the application.
     processes: [Mutex<()>; GATEWAYS + 3],
+    /// What was deployed last, for each store.
+    deployed: [Mutex<Settings>; 2],
 }
 
 impl RecoveryLocks {
-    fn process(&self, target: Target) -> &Mutex<()> {
+    pub(crate) fn deployed(&self, leg: Leg) -> &Mutex<Settings> {
+        &self.deployed[match leg {
+            Leg::Postgres => 0,
+            Leg::Sqlite => 1,
+        }]
+    }
+
+    pub(crate) fn process(&self, target: Target) -> &Mutex<()> {
         &self.processes[match target {
             Target::Gateway(number) => number,
             Target::Sqlite => GATEWAYS,
@@ -216,6 +227,8 @@ impl FaultInjector {
                 self.start_redis().await?;
             }
             Action::FillDisk(ms) => self.fill_disk(ms).await?,
+            Action::Deploy(deploy) => self.deploy(deploy, ends).await?,
+            Action::Attack(target) => self.attack(target, ends).await?,
         }
         Ok(())
     }

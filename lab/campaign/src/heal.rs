@@ -29,7 +29,7 @@ const ROUNDS: usize = 4;
 const PERSISTENCE: Duration = Duration::from_secs(12);
 /// How many operations a page of the operators' list has.
 const PAGE: usize = 1_000;
-/// The operation, in the gateways' configuration, whose provider gets no key.
+/// How the names of the operation begin whose provider gets no key.
 const UNKEYED: &str = "create_unkeyed_payment";
 /// How many decisions are taken at a time.
 const OPERATORS: usize = 8;
@@ -228,7 +228,7 @@ async fn list(admin: SocketAddr, filter: &str) -> Result<Vec<Listed>> {
         let page = http::ask(admin, &path, None).await?;
         for operation in page["operations"].as_array().into_iter().flatten() {
             let text = |name: &str| operation[name].as_str().unwrap_or_default().to_owned();
-            let route = if operation["operation"] == UNKEYED {
+            let route = if text("operation").starts_with(UNKEYED) {
                 Route::Strict
             } else {
                 Route::Keyed

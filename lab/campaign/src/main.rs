@@ -12,9 +12,11 @@
 mod chaos;
 mod client;
 mod clock;
+mod deploy;
 mod disk;
 mod faults;
 mod heal;
+mod hostile;
 mod http;
 mod operation;
 mod plan;

@@ -145,6 +145,26 @@ impl Operation {
         )
     }
 
+    /// Its request with another spelling of the path, or for another host, and how it differs.
+    pub(crate) fn disguised(&self, random: &mut Random) -> (&'static str, Vec<u8>) {
+        let path = self.route.path();
+        let spelled = match random.below(8) {
+            0 => format!("{path}/"),
+            1 => format!("/{path}"),
+            2 => path.to_ascii_uppercase(),
+            3 => format!("{path};v=1"),
+            4 => path.replacen("pay", "%50ay", 1),
+            _ => path.to_owned(),
+        };
+        let request = self.request(None, random);
+        if spelled != path {
+            let line = (format!("POST {path} "), format!("POST {spelled} "));
+            return ("other_spelling", replace(&request, &line.0, &line.1));
+        }
+        let (host, other) = ("Host: shop.example", "Host: other.example");
+        ("other_host", replace(&request, host, other))
+    }
+
     pub(crate) fn bad(&self, kind: MalformedRequest, random: &mut Random) -> Vec<u8> {
         let body = self.body(self.amount, random);
         match kind {
@@ -262,6 +282,16 @@ impl Operations {
         self.select(|ended| ended)
     }
 
+    /// One of the operations with a final answer; none if a few draws find none.
+    pub(crate) fn any_ended(&self, leg: Leg, random: &mut Random) -> Option<Operation> {
+        const DRAWS: usize = 8;
+        let wanted = self.lock();
+        (0..DRAWS)
+            .filter_map(|_| wanted.get(random.index(wanted.len())))
+            .find(|(operation, ended)| *ended && operation.leg == leg)
+            .map(|(operation, _)| operation.clone())
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.lock().len()
     }
@@ -278,6 +308,11 @@ impl Operations {
     fn lock(&self) -> MutexGuard<'_, Vec<(Operation, bool)>> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn replace(request: &[u8], from: &str, to: &str) -> Vec<u8> {
+    let text = String::from_utf8_lossy(request);
+    text.replacen(from, to, 1).into_bytes()
 }
 
 /// An operation that shares nothing but its key with others.

@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use crate::chaos::Mode;
 use crate::client::Traffic;
+use crate::deploy::Deploy;
 use crate::operation::Leg;
 use crate::random::Random;
 
@@ -59,6 +60,10 @@ pub(crate) enum Action {
     KillRedis(u64),
     /// The disk of the SQLite store is full for this long.
     FillDisk(u64),
+    /// Another configuration.
+    Deploy(Deploy),
+    /// Clients that hold or waste what a gateway has, until the phase ends.
+    Attack(Target),
 }
 
 /// A phase of the campaign.
@@ -74,7 +79,7 @@ pub(crate) struct Phase {
 /// A phase before it is drawn: name, seconds in the long run and in the short one, and how.
 type Sketch = (&'static str, u64, u64, fn(&mut Drawing<'_>));
 
-const SKETCHES: [Sketch; 15] = [
+const SKETCHES: [Sketch; 18] = [
     ("warm_up", 20, 3, |_| {}),
     ("steady", 45, 5, |_| {}),
     ("kills", 200, 14, kills),
@@ -87,9 +92,15 @@ const SKETCHES: [Sketch; 15] = [
     ("clocks", 35, 5, clocks),
     ("clients", 35, 5, |drawing| drawing.traffic.badly = 2),
     ("upstream", 40, 6, upstream),
+    ("hostile_clients", 60, 12, hostile_clients),
     ("redis", 60, 7, redis),
     ("sqlite_kills", 30, 5, sqlite_kills),
     ("disk_full", 30, 6, disk_full),
+    ("deploys", 90, 14, deploys),
+    ("sqlite_deploys", 30, 8, |drawing| {
+        drawing.traffic.leg = Leg::Sqlite;
+        deploys(drawing);
+    }),
 ];
 
 /// The names of all phases.
@@ -109,6 +120,8 @@ pub(crate) fn draw(seed: u64, short: bool, only: &[String]) -> Vec<Phase> {
             badly: 30,
             provider: 60,
             again: 0,
+            earlier: 0,
+            disguised: 0,
         };
         let mut drawing = Drawing {
             random: &mut own,
@@ -297,6 +310,12 @@ fn upstream(drawing: &mut Drawing<'_>) {
     });
 }
 
+fn hostile_clients(drawing: &mut Drawing<'_>) {
+    drawing.traffic.disguised = 3;
+    let target = gateway(drawing.random);
+    drawing.actions.push((0, Action::Attack(target)));
+}
+
 fn redis(drawing: &mut Drawing<'_>) {
     // The first replay fills the cache, and the others, at other gateways, are answered from it.
     drawing.traffic.again = 3;
@@ -324,6 +343,18 @@ fn disk_full(drawing: &mut Drawing<'_>) {
         Action::FillDisk(random.between(700, 2_500))
     });
     drawing.every(3_500, 4_000, |_| Action::Kill(Target::Sqlite));
+}
+
+fn deploys(drawing: &mut Drawing<'_>) {
+    // Retries of what was finished under an earlier configuration.
+    drawing.traffic.earlier = 3;
+    let leg = drawing.traffic.leg;
+    // In turns, so that even a short phase has some of each.
+    let mut turn = 0;
+    drawing.every(1_500, 3_000, |random| {
+        turn += 1;
+        Action::Deploy(Deploy::draw(leg, turn % 3 == 2, random))
+    });
 }
 
 #[cfg(test)]

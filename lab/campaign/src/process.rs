@@ -7,15 +7,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::{Instant, sleep};
 
 use crate::clock::Shifted;
 
 /// Below those that the system gives to outgoing connections: while a process is down, one of them
 /// could take its port, and it could not start again.
 const PORTS: Range<u16> = 20_000..32_000;
+const POLL: Duration = Duration::from_millis(50);
 /// Passed on, so that the campaign can be run against a build with one guard removed.
 const MUTANT: &str = "SEMEL_MUTANT";
 
@@ -76,12 +79,69 @@ impl Process {
         }
     }
 
+    /// Ends it with SIGTERM, or kills it if it does not end in time.
+    pub(crate) async fn stop(&self, patience: Duration) -> Result<()> {
+        self.state().wanted = false;
+        self.signal(Signal::TERM);
+        let until = Instant::now() + patience;
+        while !self.has_ended()? && Instant::now() < until {
+            sleep(POLL).await;
+        }
+        self.kill();
+        Ok(())
+    }
+
+    /// Starts it, although it may end by itself.
+    pub(crate) fn try_start(&self) -> Result<()> {
+        self.start()?;
+        self.state().wanted = false;
+        Ok(())
+    }
+
+    /// Whether it does not run. Such a process can be started again.
+    pub(crate) fn has_ended(&self) -> Result<bool> {
+        let mut state = self.state();
+        let ended = match &mut state.child {
+            Some(child) => child.try_wait()?.is_some(),
+            None => true,
+        };
+        if ended {
+            state.child = None;
+        }
+        Ok(ended)
+    }
+
+    /// Its resident memory, in MiB.
+    pub(crate) fn memory_mib(&self) -> Option<u64> {
+        let status = fs::read_to_string(self.in_proc("status")?).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))?;
+        let kib: u64 = line.trim().trim_end_matches(" kB").parse().ok()?;
+        Some(kib >> 10)
+    }
+
+    /// How many files and sockets it has open.
+    pub(crate) fn open_files(&self) -> Option<usize> {
+        Some(fs::read_dir(self.in_proc("fd")?).ok()?.count())
+    }
+
+    fn in_proc(&self, name: &str) -> Option<String> {
+        let id = self.id()?;
+        Some(format!("/proc/{}/{name}", id.as_raw_nonzero()))
+    }
+
+    /// How often its log has this text.
+    pub(crate) fn logged(&self, text: &str) -> Result<usize> {
+        Ok(fs::read_to_string(&self.0.log)?.matches(text).count())
+    }
+
     /// Sets the clock that it uses from its next start on.
     pub(crate) fn set_clock(&self, clock: Option<Arc<Shifted>>) {
         self.state().clock = clock;
     }
 
-    /// Sends SIGSTOP or SIGCONT. Returns the process, if it runs.
+    /// Sends a signal. Returns the process, if it runs.
     pub(crate) fn signal(&self, signal: Signal) -> Option<Pid> {
         let id = self.id()?;
         kill_process(id, signal).is_ok().then_some(id)
@@ -89,9 +149,7 @@ impl Process {
 
     /// Whether the running process has loaded this library.
     pub(crate) fn has_mapped(&self, library: &Path) -> bool {
-        let maps = self
-            .id()
-            .map(|id| format!("/proc/{}/maps", id.as_raw_nonzero()));
+        let maps = self.in_proc("maps");
         let maps = maps.and_then(|maps| fs::read_to_string(maps).ok());
         let library = library.to_string_lossy();
         maps.is_some_and(|maps| maps.contains(library.as_ref()))

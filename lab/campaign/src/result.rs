@@ -11,7 +11,7 @@ use crate::plan::Phase;
 /// The minimum number of each fault, or of what the checker counts, in the long run and in the short
 /// one. A run with too few faults proves nothing. Numbers that depend on the speed of the machine are
 /// low for the short run.
-const REQUIRED: [(&str, u64, u64); 36] = [
+const REQUIRED: [(&str, u64, u64); 42] = [
     ("operations", 100_000, 2_000),
     ("ok", 100_000, 2_000),
     ("replayed", 100_000, 1_000),
@@ -48,6 +48,12 @@ const REQUIRED: [(&str, u64, u64); 36] = [
     ("refuse_upstream", 20, 1),
     ("flush_redis", 10, 1),
     ("kill_redis", 3, 1),
+    ("attack", 1, 1),
+    ("other_spelling", 200, 5),
+    ("other_host", 100, 2),
+    ("deploy", 25, 2),
+    ("roll_out", 70, 5),
+    ("refused_deploy", 10, 1),
 ];
 /// Faults that only one phase injects.
 const ONLY_IN: [(&str, &str); 2] = [("fill_disk", "disk_full"), ("move_clock", "clocks")];

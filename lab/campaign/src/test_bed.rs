@@ -16,13 +16,14 @@ use tokio::time::{Instant, sleep};
 use crate::chaos::Chaos;
 use crate::client::Gateway;
 use crate::clock::Shifted;
+use crate::deploy::Settings;
 use crate::disk::SmallDisk;
 use crate::http;
+use crate::operation::Leg;
 use crate::plan::{GATEWAYS, Target};
 use crate::process::{Process, free_address};
 use crate::redis::Redis;
 
-const CONFIG: &str = include_str!("semel.toml");
 /// Where the application keeps its payments, if it exists: its process is killed but the machine is
 /// not, and this leaves the disk to the ledger.
 const MEMORY: &str = "/dev/shm";
@@ -72,6 +73,7 @@ pub(crate) struct TestBed {
     pub(crate) clock: Result<Arc<Shifted>, String>,
     pub(crate) disk: Result<SmallDisk, String>,
     pub(crate) ledger: PathBuf,
+    place: PathBuf,
     _memory: TempDir,
 }
 
@@ -112,7 +114,12 @@ impl Launcher<'_> {
     ) -> Result<GatewayProcess> {
         let (address, admin) = (free_address()?, free_address()?);
         let (listen, admin_listen) = (address.to_string(), admin.to_string());
-        let config = self.config(store);
+        let leg = if store.starts_with("sqlite:") {
+            Leg::Sqlite
+        } else {
+            Leg::Postgres
+        };
+        let config = self.place.join(config_file(leg));
         let config = config.to_string_lossy();
         let mut arguments = vec!["gateway", "--config", &config, "--listen", &listen];
         arguments.extend(["--admin-listen", &admin_listen, "--upstream", upstream]);
@@ -129,26 +136,11 @@ impl Launcher<'_> {
 
     fn worker(&self, store: &str, upstream: &str, admin: SocketAddr) -> Process {
         let admin = admin.to_string();
-        let config = self.config(store);
+        let config = self.place.join(config_file(Leg::Postgres));
         let config = config.to_string_lossy();
         let mut arguments = vec!["worker", "--config", &config, "--admin-listen", &admin];
         arguments.extend(["--upstream", upstream, "--store", store]);
         self.process("worker", &self.programs.semel, &arguments)
-    }
-
-    /// Only the shared store has a shared cache.
-    fn config(&self, store: &str) -> PathBuf {
-        let alone = store.starts_with("sqlite:");
-        let name = if alone { "alone.toml" } else { "shared.toml" };
-        self.place.join(name)
-    }
-
-    fn write_configs(&self, redis: &Redis) -> Result<()> {
-        let cache = format!("cache = \"{}\"", redis.url());
-        for (name, cache) in [("shared.toml", cache.as_str()), ("alone.toml", "")] {
-            fs::write(self.place.join(name), CONFIG.replace("{{cache}}", cache))?;
-        }
-        Ok(())
     }
 }
 
@@ -158,7 +150,6 @@ impl TestBed {
         let postgres = tokio::task::spawn_blocking(Server::start).await?;
         let postgres = postgres.context("a campaign needs PostgreSQL's programs")?;
         let redis = Redis::start()?;
-        launcher.write_configs(&redis)?;
         let memory = memory()?;
         let ledger = place.join("ledger.jsonl");
         let (provider_address, app_address) = (free_address()?, free_address()?);
@@ -204,8 +195,12 @@ impl TestBed {
             clock: clock.map(Arc::new),
             disk,
             ledger,
+            place: place.to_owned(),
             _memory: memory,
         };
+        for leg in [Leg::Postgres, Leg::Sqlite] {
+            test_bed.configure(leg, Settings::default())?;
+        }
         test_bed.start().await?;
         Ok(test_bed)
     }
@@ -225,6 +220,19 @@ impl TestBed {
         wait_for_answer(self.worker_admin, STORE_IS_OPEN).await
     }
 
+    /// Writes the configuration for the next start or reload. Only the shared store has a cache.
+    pub(crate) fn configure(&self, leg: Leg, settings: Settings) -> Result<()> {
+        let cache = match leg {
+            Leg::Postgres => format!("cache = \"{}\"", self.redis().url()),
+            Leg::Sqlite => String::new(),
+        };
+        let file = self.place.join(config_file(leg));
+        // Renamed, so that no process reads half of it.
+        let new = file.with_extension("new");
+        fs::write(&new, settings.render(&cache))?;
+        fs::rename(&new, &file).with_context(|| format!("cannot replace {}", file.display()))
+    }
+
     /// All gateways.
     pub(crate) fn gateway_processes(&self) -> impl Iterator<Item = &GatewayProcess> {
         self.gateways.iter().chain([&self.sqlite])
@@ -242,6 +250,23 @@ impl TestBed {
             Target::Worker => &self.worker,
             Target::App => &self.app,
             Target::Sqlite => &self.sqlite.process,
+        }
+    }
+
+    /// The gateway, if the target is one.
+    pub(crate) fn gateway(&self, target: Target) -> Option<&GatewayProcess> {
+        match target {
+            Target::Gateway(number) => self.gateways.get(number),
+            Target::Sqlite => Some(&self.sqlite),
+            Target::Worker | Target::App => None,
+        }
+    }
+
+    /// Waits until a gateway has its store.
+    pub(crate) async fn wait_for(&self, target: Target) -> Result<()> {
+        match self.gateway(target) {
+            Some(gateway) => wait_for_answer(gateway.admin, STORE_IS_OPEN).await,
+            None => Ok(()),
         }
     }
 
@@ -274,6 +299,13 @@ impl TestBed {
         let processing = &summary["by_status"]["processing"];
         let count = |value: &Value| value.as_u64().unwrap_or_default();
         Ok(count(&pending) + count(processing))
+    }
+}
+
+fn config_file(leg: Leg) -> &'static str {
+    match leg {
+        Leg::Postgres => "shared.toml",
+        Leg::Sqlite => "alone.toml",
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use semel_campaign_checker::history::Execution;
 
+use crate::hostile::ATTACKER;
 use crate::record::Recorder;
 
 /// Longer heads are not from the campaign.
@@ -36,6 +37,10 @@ impl Witness {
         let Some(recorder) = self.recorder.get() else {
             return;
         };
+        // Not a client: the application refuses what it sends.
+        if seen.tenant == ATTACKER {
+            return;
+        }
         let execution = Execution {
             at_ms: recorder.now_ms(),
             tenant: seen.tenant,

@@ -13,6 +13,8 @@ use crate::tally::Tally;
 
 /// The fault of a process that exited without being killed.
 const ENDED_BY_ITSELF: &str = "ended_by_itself";
+/// The fault of a process that holds too much.
+const RESOURCES_HELD: &str = "resources_held";
 /// The phase in which a process may exit: it cannot write.
 const DISK_FULL: &str = "disk_full";
 /// The only verdict that may need an operator.
@@ -110,6 +112,10 @@ impl HistoryCheck {
         if fault.name == ENDED_BY_ITSELF && fault.phase != DISK_FULL {
             let what = format!("{} ended by itself in {}", fault.target, fault.phase);
             self.found.add(Rule::Crashes, None, what);
+        }
+        if fault.name == RESOURCES_HELD {
+            self.found
+                .add(Rule::ResourcesHeld, None, fault.target.clone());
         }
         self.tally.fault(fault);
     }

@@ -35,11 +35,13 @@ pub enum Rule {
     NeedlessDecisions,
     /// A process exited although its disk was not full.
     Crashes,
+    /// Clients made a process hold too much memory, or hold sockets after they left.
+    ResourcesHeld,
 }
 
 impl Rule {
     /// All rules: an unbroken one is reported with a zero.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::DuplicateEffects,
         Self::LostAcknowledgements,
         Self::AlteredReplays,
@@ -51,6 +53,7 @@ impl Rule {
         Self::ExecutedAgain,
         Self::NeedlessDecisions,
         Self::Crashes,
+        Self::ResourcesHeld,
     ];
 }
 

@@ -48,6 +48,7 @@ fn the_report_of_a_clean_history_has_every_rule_at_zero() {
         "executed_again": 0,
         "needless_decisions": 0,
         "crashes": 0,
+        "resources_held": 0,
     });
     assert_eq!(whole["violations"], zeroes);
     assert_eq!(whole["examples"], json!({}));
@@ -532,6 +533,13 @@ fn a_process_that_ends_by_itself_crashed() {
         story.lines.push(fault("ended_by_itself", phase));
         story.breaks(&[(Rule::Crashes, 1)]);
     }
+}
+
+#[test]
+fn a_process_that_holds_too_much_is_reported() {
+    let mut story = Story::paid();
+    story.lines.push(fault("resources_held", "hostile_clients"));
+    story.breaks(&[(Rule::ResourcesHeld, 1)]);
 }
 
 #[test]

@@ -69,6 +69,8 @@ pub(crate) fn client() -> Client {
 pub(crate) fn post(url: String, key: &str, body: &Value) -> RequestBuilder {
     client()
         .post(url)
+        // A shop that was started again has another port, and is the same host to its clients.
+        .header("host", "shop.example")
         .header("content-type", "application/json")
         .header("x-account-id", "acc_1")
         .header("idempotency-key", format!("\"{key}\""))

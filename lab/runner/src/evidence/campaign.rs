@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::text::{Table, count, counts, humanize, list, members, plain, text_of};
 
 /// What each rule of the checker means, in its order.
-const RULES: [(&str, &str); 11] = [
+const RULES: [(&str, &str); 12] = [
     (
         "duplicate_effects",
         "the provider was called more often for a payment than it was requested",
@@ -49,6 +49,10 @@ const RULES: [(&str, &str); 11] = [
         "an operator had to decide what the application could have answered",
     ),
     ("crashes", "a process exited although its disk was not full"),
+    (
+        "resources_held",
+        "hostile clients made a process hold too much memory, or sockets after they left",
+    ),
 ];
 
 pub(super) fn section(content: &Value) -> String {
