@@ -100,15 +100,7 @@ impl Process {
 
     /// Whether it does not run. Such a process can be started again.
     pub(crate) fn has_ended(&self) -> Result<bool> {
-        let mut state = self.state();
-        let ended = match &mut state.child {
-            Some(child) => child.try_wait()?.is_some(),
-            None => true,
-        };
-        if ended {
-            state.child = None;
-        }
-        Ok(ended)
+        self.state().has_ended()
     }
 
     /// Its resident memory, in MiB.
@@ -163,11 +155,7 @@ impl Process {
     /// Restarts it if it exited. Returns whether it had.
     pub(crate) fn revive(&self) -> Result<bool> {
         let mut state = self.state();
-        let ended = match &mut state.child {
-            Some(child) => child.try_wait()?.is_some(),
-            None => true,
-        };
-        if !ended || !state.wanted {
+        if !state.wanted || !state.has_ended()? {
             return Ok(false);
         }
         state.child = Some(self.spawn(state.clock.as_deref())?);
@@ -202,6 +190,19 @@ impl Process {
     fn state(&self) -> MutexGuard<'_, State> {
         let state = self.0.state.lock();
         state.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Whether no process runs. One that ended is forgotten.
+    fn has_ended(&mut self) -> Result<bool> {
+        if let Some(child) = &mut self.child
+            && child.try_wait()?.is_none()
+        {
+            return Ok(false);
+        }
+        self.child = None;
+        Ok(true)
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::process::{Child, Command};
 use crate::support::http::{Message, ask, get as fetch};
 use crate::support::{Gateway, GatewayDirectory};
 
-const CONFIG: &str = r#"
+pub(crate) const CONFIG: &str = r#"
 [tenant]
 from = "none"
 

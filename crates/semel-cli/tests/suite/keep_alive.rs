@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::frameworks::{App, installed, program};
+use crate::frameworks::{App, CONFIG, installed, program};
 use crate::support::GatewayDirectory;
 use crate::support::http::Connection;
 
@@ -34,15 +34,6 @@ fn bursts() -> usize {
     let asked = env::var("SEMEL_KEEP_ALIVE_BURSTS").ok();
     asked.map_or(PAUSES.len() * 2, |bursts| bursts.parse().unwrap())
 }
-
-const CONFIG: &str = r#"
-[tenant]
-from = "none"
-
-[[route]]
-match = "POST /payments"
-operation = "pay"
-"#;
 
 /// A link to the application.
 async fn slow_link(to: SocketAddr) -> SocketAddr {
