@@ -22,6 +22,9 @@ pub struct Record {
     pub fingerprint: Fingerprint,
     /// Starts at 1 and grows by one with every grant of execution.
     pub attempt: u32,
+    /// Who the current attempt was granted to, in every state. Where a caller names itself anew for
+    /// each reservation, it finds a grant by this whose answer was lost.
+    pub owner: Owner,
     /// Where the operation stands.
     pub state: State,
     /// The last phase that committed, where the operation has phases.
@@ -62,10 +65,8 @@ pub enum State {
 }
 
 /// The right of one attempt to execute, for a time.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Who executes; for people, since the fence is what protects.
-    pub owner: Owner,
     /// Until when the owner is believed to be alive.
     pub locked_until: Timestamp,
     /// How long after that it may be resumed; `None` where it must not be.
@@ -163,7 +164,8 @@ pub struct OperationId(Uuid);
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Code(Cow<'static, str>);
 
-/// Who executes, in words for people: host, process, task.
+/// Who executes: host, process, task. The fence protects a record, not this; but an attempt whose
+/// number its caller never heard is found by it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Owner(Arc<str>);
 

@@ -4,8 +4,8 @@
 //! Which of them count is for the status to say, and that is said once, here.
 
 use crate::{
-    Code, Completed, Fingerprint, Identity, Lease, OperationId, Record, RecoveryPoint, Resource,
-    Response, State, Status, Timestamp, Unresolved, Windows,
+    Code, Completed, Fingerprint, Identity, Lease, OperationId, Owner, Record, RecoveryPoint,
+    Resource, Response, State, Status, Timestamp, Unresolved, Windows,
 };
 
 /// Every column of a row. See [`Record`] for what each means.
@@ -17,6 +17,7 @@ pub struct Stored {
     pub fingerprint: Fingerprint,
     pub status: Status,
     pub attempt: u32,
+    pub owner: Owner,
     pub lease: Lease,
     pub recovery: Option<RecoveryPoint>,
     pub response: Option<Response>,
@@ -63,6 +64,7 @@ impl Stored {
             identity: self.identity,
             fingerprint: self.fingerprint,
             attempt: self.attempt,
+            owner: self.owner,
             state,
             recovery: self.recovery,
             resource: self.resource,

@@ -47,7 +47,7 @@ pub enum Event {
     Reserve(Reserve),
     /// The holder says how it ended.
     Complete(Fence, Completion),
-    /// The holder has proof that nothing happened.
+    /// The holder has proof that nothing happened, in time or late.
     Release(Fence, Code),
     /// As `Release`, and nothing is to be remembered.
     Evict(Fence, Code),
@@ -102,7 +102,8 @@ pub struct Reserve {
     pub identity: Identity,
     /// What is asked for, under each version and each set of rules that the caller knows of.
     pub fingerprints: Fingerprints,
-    /// Who will execute.
+    /// Who will execute. A name that no other call has finds the grant again where its answer is
+    /// lost, at any attempt: see [`Record::owner`].
     pub owner: Owner,
     /// How the operation is guarded.
     pub policy: Policy,

@@ -118,10 +118,8 @@ fn result<S: Store>(
     // where a lost write of theirs left it.
     let left_by_this_write = match write {
         FinalWrite::Complete(_) => false,
-        FinalWrite::Evict(_) if grant.fence().attempt == 1 => fenced.found.is_none(),
-        FinalWrite::Release(_) | FinalWrite::Evict(_) => {
-            record.is_at(fenced, Status::FailedRetryable)
-        }
+        FinalWrite::Evict(_) => record.is_evicted(fenced),
+        FinalWrite::Release(_) => record.is_at(fenced, Status::FailedRetryable),
         FinalWrite::MarkUnknown(..) => record.is_at(fenced, Status::Unknown),
     };
     if answer.may_be_written && left_by_this_write {

@@ -21,7 +21,8 @@ pub(crate) struct AttemptContext<S> {
     pub(crate) state: Arc<State<S>>,
     pub(crate) rules: Arc<Rules>,
     pub(crate) guard: Arc<Guard>,
-    /// What the store is asked. The id is a placeholder: `reserve` generates one for each call.
+    /// What the store is asked. Id and owner are placeholders: each call has its own, see
+    /// [`new_reservation`](Self::new_reservation).
     pub(crate) reservation: Reserve,
     /// The request with its whole body. `execute` takes it out, unless the route fetches responses.
     pub(crate) request: Request<Bytes>,
@@ -69,6 +70,18 @@ impl<S: Store> AttemptContext<S> {
             request,
             _held: held,
             span,
+        }
+    }
+
+    /// What one call asks the store. No other call has its owner: where the answer is lost, the
+    /// record shows by it whether this call was granted the attempt.
+    pub(crate) fn new_reservation(&self) -> Reserve {
+        let id = OperationId::generate();
+        let owner = format!("{}, request {id}", self.state.owner.as_str()).into();
+        Reserve {
+            id,
+            owner,
+            ..self.reservation.clone()
         }
     }
 

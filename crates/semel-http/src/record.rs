@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use semel_core::transition::Fenced;
-use semel_core::{Decision, Fence, Held, OperationId, Status, Store, store};
+use semel_core::{Decision, Fence, Held, Identity, Owner, Status, Store, store};
 use tokio::time::{Instant, sleep};
 use tracing::Instrument as _;
 
@@ -21,6 +21,10 @@ const MAX_BACKOFF: Duration = Duration::from_secs(1);
 
 /// How long a write is repeated. The lease has run out long before, and the worker reconciles.
 const RETRY_FOR: Duration = Duration::from_hours(1);
+
+/// How long a grant is looked for whose answer was lost, from when the store answers again. A
+/// statement may have waited in a server that was frozen, and runs there when it thaws.
+const LANDS_WITHIN: Duration = Duration::from_secs(10);
 
 /// What became of an attempt's final write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,46 +145,96 @@ impl<'a, S: Store> AttemptRecord<'a, S> {
         self.is_at(fenced, Status::Completed)
     }
 
+    /// Whether the record is where an `evict` of this attempt leaves it: gone, or released where it
+    /// was a later attempt or unknown already.
+    pub(crate) fn is_evicted(&self, fenced: Fenced) -> bool {
+        let is_gone = self.fence.attempt == 1 && fenced.found.is_none();
+        is_gone || self.is_at(fenced, Status::FailedRetryable)
+    }
+
     /// Whether the record has this status under this very attempt.
     pub(crate) fn is_at(&self, fenced: Fenced, status: Status) -> bool {
         fenced.found == Some((status, self.fence.attempt))
     }
 }
 
-/// Evicts a grant, or what may be one, that was not used.
+/// Evicts a grant, or what may be one, that was not used. `owner` is that of the one call that
+/// asked for it.
 pub(crate) async fn release_unused<S: Store>(
     state: &State<S>,
     guard: &Guard,
-    id: OperationId,
+    identity: &Identity,
+    owner: &Owner,
     granted: store::Result<Decision>,
 ) {
     let fence = match granted {
-        Ok(Decision::Execute(grant)) => grant.fence,
-        // The call may have created a new record under this id. If it granted a later attempt of
-        // an older record, that attempt's number is not known here, and its lease runs out.
-        Err(error) if error.may_have_written() => Fence { id, attempt: 1 },
+        Ok(Decision::Execute(grant)) => Some(grant.fence),
+        Err(error) if error.may_have_written() => {
+            find_lost_grant(state, guard, identity, owner).await
+        }
         // Nothing was granted. Or a resume was: this attempt did nothing, but the one before may
         // have. The lease runs out, and the next attempt resumes.
-        Ok(_) | Err(_) => return,
+        Ok(_) | Err(_) => None,
     };
+    let Some(fence) = fence else { return };
     let operation = guard.route.operation.as_deref();
     let span = spans::logged(fence.id, Some(fence.attempt), operation);
     let record = AttemptRecord::new(state, guard, fence);
     async {
         let evict = || state.store.evict(fence, "not_started".into());
         let answer = record.write_until_answered(evict).await;
-        if let Some(Held::Fenced(fenced)) = answer.held {
-            // The first attempt of a new record is gone once it is evicted.
-            let evicted = answer.may_be_written
-                && match fence.attempt {
-                    1 => fenced.found.is_none(),
-                    _ => record.is_at(fenced, Status::FailedRetryable),
-                };
-            if !evicted {
-                let _ = record.not_returned(fenced);
-            }
+        if let Some(Held::Fenced(fenced)) = answer.held
+            && !(answer.may_be_written && record.is_evicted(fenced))
+        {
+            let _ = record.not_returned(fenced);
         }
     }
     .instrument(span)
     .await;
+}
+
+/// Finds what a call was granted whose answer was lost: the attempt that its owner holds. The fence
+/// in the record guards the write that follows, so an old state of it does no harm.
+async fn find_lost_grant<S: Store>(
+    state: &State<S>,
+    guard: &Guard,
+    identity: &Identity,
+    owner: &Owner,
+) -> Option<Fence> {
+    let began = Instant::now();
+    let mut answered_at = None;
+    let mut wait = MIN_BACKOFF;
+    loop {
+        match state.store.find_identity(identity).await {
+            Ok(Some(record)) if record.owner == *owner => {
+                // It may be a resume: the attempt before it may have executed. The lease runs out,
+                // and the next attempt resumes.
+                let may_be_resumed =
+                    record.attempt > 1 && guard.route.policy.resumes_within().is_some();
+                return (!may_be_resumed).then(|| record.fence());
+            }
+            Ok(_) => {
+                let answered_at = *answered_at.get_or_insert_with(Instant::now);
+                if answered_at.elapsed() >= LANDS_WITHIN {
+                    return None;
+                }
+            }
+            Err(error) => {
+                guard.metrics.store_error.increment(1);
+                tracing::warn!(%error, "a reservation whose answer was lost is not returned yet; trying again");
+                if matches!(error, store::Error::Corrupt { .. }) || began.elapsed() > RETRY_FOR {
+                    return None;
+                }
+            }
+        }
+        if state.abandon.is_cancelled() {
+            return None;
+        }
+        tokio::select! {
+            () = sleep(wait) => {}
+            // One last try at once.
+            () = state.abandon.cancelled() => {}
+        }
+        wait = (wait * 2).min(MAX_BACKOFF);
+    }
 }

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::sync::Arc;
 
-use semel_core::{Decision, OperationId, Reserve, Store, store};
+use semel_core::{Decision, Owner, Store, store};
 use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
@@ -40,11 +40,8 @@ pub(crate) async fn reserve<S: Store>(context: &AttemptContext<S>) -> Reserved {
     if state.abandon.is_cancelled() {
         return Reserved::Refused(shutting_down(), Box::pin(async {}));
     }
-    let id = OperationId::generate();
-    let reservation = Reserve {
-        id,
-        ..context.reservation.clone()
-    };
+    let reservation = context.new_reservation();
+    let (id, owner) = (reservation.id, reservation.owner.clone());
     let asked_at = Instant::now();
     // Boxed: where it times out, it outlives this function and the request.
     let mut reserving = Box::pin({
@@ -57,7 +54,7 @@ pub(crate) async fn reserve<S: Store>(context: &AttemptContext<S>) -> Reserved {
         spans::failed(&span);
         tracing::error!(%id, "the store did not answer in time; nothing is executed");
         context.guard.metrics.store_error.increment(1);
-        let late = release_after(context, id, reserving);
+        let late = release_after(context, owner, reserving);
         return Reserved::Refused(Refusal::new(&reason::STORE_UNAVAILABLE), late);
     };
     match &decision {
@@ -79,7 +76,7 @@ pub(crate) async fn reserve<S: Store>(context: &AttemptContext<S>) -> Reserved {
         Ok(granted @ (Decision::Execute(_) | Decision::Resume(_)))
             if state.abandon.is_cancelled() =>
         {
-            let unused = release_after(context, id, async { Ok(granted) });
+            let unused = release_after(context, owner, async { Ok(granted) });
             Reserved::Refused(shutting_down(), unused)
         }
         Ok(Decision::Execute(grant)) => granted(grant, false),
@@ -88,7 +85,7 @@ pub(crate) async fn reserve<S: Store>(context: &AttemptContext<S>) -> Reserved {
         Err(error) => {
             tracing::error!(%id, %error, "could not reserve; nothing is executed");
             context.guard.metrics.store_error.increment(1);
-            let unused = release_after(context, id, async { Err(error) });
+            let unused = release_after(context, owner, async { Err(error) });
             Reserved::Refused(Refusal::new(&reason::STORE_UNAVAILABLE), unused)
         }
     }
@@ -97,13 +94,14 @@ pub(crate) async fn reserve<S: Store>(context: &AttemptContext<S>) -> Reserved {
 /// Releases what `decision` grants in the end. The client was sent a refusal, so nothing executes.
 fn release_after<S: Store>(
     context: &AttemptContext<S>,
-    id: OperationId,
+    owner: Owner,
     decision: impl Future<Output = store::Result<Decision>> + Send + 'static,
 ) -> ReleaseUnused {
     let (state, guard) = (Arc::clone(&context.state), Arc::clone(&context.guard));
+    let identity = context.reservation.identity.clone();
     Box::pin(async move {
         let decision = decision.await;
-        release_unused(&state, &guard, id, decision).await;
+        release_unused(&state, &guard, &identity, &owner, decision).await;
     })
 }
 

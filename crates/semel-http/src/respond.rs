@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Response;
 use semel_core::store::ErasureEpoch;
 use semel_core::transition::Replay;
-use semel_core::{Decision, OperationId, Reserve, Store, Timestamp};
+use semel_core::{Decision, Reserve, Store, Timestamp};
 use tracing::Span;
 
 use crate::body::{ResponseBody, from_bytes};
@@ -181,11 +181,8 @@ async fn from_record<S: Store, R>(
     context: &AttemptContext<S>,
     grant: &AttemptGrant,
 ) -> Response<ResponseBody<R>> {
-    let id = OperationId::generate();
-    let reservation = Reserve {
-        id,
-        ..context.reservation.clone()
-    };
+    let reservation = context.new_reservation();
+    let owner = reservation.owner.clone();
     let (state, guard) = (&context.state, &context.guard);
     let read = match state.store.reserve(reservation).await {
         Ok(Decision::Replay(found)) if found.id == grant.id() => {
@@ -198,7 +195,8 @@ async fn from_record<S: Store, R>(
         tracing::warn!(id = %grant.id(), %error, "a completed operation could not be read");
     }
     // Its window may have ended just now: then this call reserved the key anew.
-    release_unused(state, guard, id, read).await;
+    let identity = &context.reservation.identity;
+    release_unused(state, guard, identity, &owner, read).await;
     pending(context, grant)
 }
 

@@ -8,7 +8,7 @@ WHERE operations.id = word.id
   AND operations.attempt = word.attempt -- guard: the fence
   AND operations.attempt = 1 -- guard: an earlier attempt may have executed
   AND operations.recovery_point IS NULL -- guard: no phase committed
-  AND operations.status = 'in_progress' -- guard: only a record in progress has a holder
+  AND operations.status = 'in_progress' -- guard: an unknown record is never deleted
 RETURNING
     operations.id,
     CASE WHEN operations.awaited THEN pg_notify('semel', 'ended ' || operations.id)::text END,

@@ -251,7 +251,7 @@ async fn explain(
             refused.push((write, held));
             continue;
         }
-        // A later attempt cannot evict the record: it releases it.
+        // A later attempt, or a late owner, cannot evict the record: it releases it.
         if let Verb::Evict(code) = &write.verb {
             write.verb = Verb::Release(code.clone());
         }
@@ -313,11 +313,13 @@ fn refusal(record: Option<Record>, write: &HolderWrite) -> Option<Held> {
             let held = transition::complete(record, write.fence, completion.clone(), now).answer;
             (held != Held::Applied).then_some(held)
         }
-        Verb::Release(_)
-        | Verb::Evict(_)
-        | Verb::MarkUnknown(..)
-        | Verb::Heartbeat(_)
-        | Verb::Advance(_) => {
+        // From unknown too: a late owner knows the outcome.
+        Verb::Release(code) | Verb::Evict(code) => {
+            let now = Timestamp::from_micros(0);
+            let held = transition::release(record, write.fence, code.clone(), now).answer;
+            (held != Held::Applied).then_some(held)
+        }
+        Verb::MarkUnknown(..) | Verb::Heartbeat(_) | Verb::Advance(_) => {
             let ours = record.as_ref().is_some_and(|record| {
                 record.fence() == write.fence && record.state.status() == Status::InProgress
             });

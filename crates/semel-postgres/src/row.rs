@@ -40,8 +40,8 @@ pub(crate) fn record_from(row: &Row, first: usize) -> Result<Record, Failure> {
     let fingerprint = Fingerprint::from_parts(version, columns.digest()?).under(rules);
     let status = columns.status()?;
     let attempt = columns.count()?;
+    let owner = columns.take::<String>()?.into();
     let lease = Lease {
-        owner: columns.take::<String>()?.into(),
         locked_until: columns.time()?,
         resume_within: columns.take::<Option<i64>>()?.map(duration),
     };
@@ -72,6 +72,7 @@ pub(crate) fn record_from(row: &Row, first: usize) -> Result<Record, Failure> {
         fingerprint,
         status,
         attempt,
+        owner,
         lease,
         recovery,
         response,

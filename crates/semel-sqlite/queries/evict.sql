@@ -5,4 +5,4 @@ WHERE id = ?1
   AND attempt = ?2 -- guard: the fence
   AND attempt = 1 -- guard: an earlier attempt may have executed
   AND recovery_point IS NULL -- guard: no phase committed
-  AND status = 'in_progress' -- guard: only a record in progress has a holder
+  AND status = 'in_progress' -- guard: an unknown record is never deleted

@@ -105,7 +105,7 @@ impl Command for Evict {
         {
             return Ok(Held::Applied);
         }
-        // A later attempt cannot evict the record: it releases it.
+        // A later attempt, or a late owner, cannot evict the record: it releases it.
         let refused = || Event::Evict(*fence, code.clone());
         release(sql, *fence, code, refused, now)
     }

@@ -88,7 +88,7 @@ impl ClaimAbandoned {
         sql.resume_claimed.execute(params![
             record.id.as_bytes(),
             record.attempt,
-            lease.owner.as_str(),
+            record.owner.as_str(),
             lease.locked_until.as_micros(),
             now.as_micros(),
         ])?;

@@ -35,8 +35,8 @@ pub(crate) fn record(row: &Row<'_>) -> Result<Record, Failure> {
     let fingerprint = Fingerprint::from_parts(version, columns.take()?).under(rules);
     let status = columns.status()?;
     let attempt = columns.take()?;
+    let owner = columns.take::<String>()?.into();
     let lease = Lease {
-        owner: columns.take::<String>()?.into(),
         locked_until: columns.time()?,
         resume_within: columns.take::<Option<i64>>()?.map(time::duration),
     };
@@ -64,6 +64,7 @@ pub(crate) fn record(row: &Row<'_>) -> Result<Record, Failure> {
         fingerprint,
         status,
         attempt,
+        owner,
         lease,
         recovery,
         response,

@@ -168,12 +168,12 @@ impl Backend for StoreConnection {
             | Request::Erase { .. }
             | Request::AuditReveal { .. }
             | Request::Find { .. }
+            | Request::FindIdentity { .. }
             | Request::History { .. }
             | Request::CountUnfinished { .. }
             | Request::List { .. }) => self.send(request).await,
             // No process of the simulation depends on these being slow or lost.
             request @ (Request::Watch { .. }
-            | Request::FindIdentity { .. }
             | Request::FindResource { .. }
             | Request::Contracts {}
             | Request::PublishContracts { .. }

@@ -218,7 +218,11 @@ impl Witness {
         let Some(record) = self.record_mut(fence.id) else {
             return vec![("fence_ignored", format!("{what}: there is no such record"))];
         };
-        let late = write == HolderWrite::Complete && record.state == ObservedState::Unknown;
+        let ends = match write {
+            HolderWrite::Complete | HolderWrite::Release | HolderWrite::Evict => true,
+            HolderWrite::MarkUnknown | HolderWrite::Heartbeat(_) | HolderWrite::Advance => false,
+        };
+        let late = ends && record.state == ObservedState::Unknown;
         let owns = record.attempt == fence.attempt && (record.state == ObservedState::Held || late);
         let broken = if owns {
             Broken::new()
@@ -230,7 +234,9 @@ impl Witness {
         };
         record.state = match write {
             HolderWrite::Complete => ObservedState::Completed(now),
-            HolderWrite::Evict if record.attempt == 1 && !record.advanced => ObservedState::Evicted,
+            HolderWrite::Evict if record.attempt == 1 && !record.advanced && !late => {
+                ObservedState::Evicted
+            }
             HolderWrite::Release | HolderWrite::Evict => ObservedState::Released(now),
             HolderWrite::MarkUnknown => ObservedState::Unknown,
             HolderWrite::Heartbeat(_) | HolderWrite::Advance => record.state,

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{Completion, Fenced, Held, Transition};
 use crate::{
-    Code, Completed, Fence, Lease, Record, RecoveryPoint, Resource, State, Timestamp, Unresolved,
-    Windows,
+    Code, Completed, Fence, Lease, Record, RecoveryPoint, Resource, State, Status, Timestamp,
+    Unresolved, Windows,
 };
 
 /// `in_progress` → `completed`: the normal end.
@@ -44,15 +44,21 @@ pub fn complete(
 }
 
 /// `in_progress` → `failed_retryable`: it is proven that nothing happened.
+///
+/// `unknown` → `failed_retryable`: a late owner knows the outcome, as with [`complete`]. No other
+/// attempt was granted, so only its own could have executed, and it did not.
 pub fn release(
     record: Option<Record>,
     fence: Fence,
     code: Code,
     now: Timestamp,
 ) -> Transition<Held> {
-    held(record, fence, |record, _| {
-        Some(hand_back(record, code, now))
-    })
+    match record {
+        Some(record) if is_open(&record, fence) => {
+            Transition::new(Some(hand_back(record, code, now)), Held::Applied)
+        }
+        Some(_) | None => fenced(record),
+    }
 }
 
 /// `in_progress` → no record: it is proven that nothing happened, and nothing is to be
@@ -61,12 +67,15 @@ pub fn release(
 /// Only a first attempt that committed no phase can prove that much. A later one can speak
 /// for itself alone: where an earlier one was freed because the downstream did not know it
 /// yet, or left a phase behind, its effect may still land, and a key without a record would
-/// then be a second operation. So a later attempt hands back instead, as [`release`] does.
+/// then be a second operation. So a later attempt hands back instead, as [`release`] does; and so
+/// does a late owner, whose record others may have looked at since.
 pub fn evict(record: Option<Record>, fence: Fence, code: Code, now: Timestamp) -> Transition<Held> {
-    held(record, fence, |record, _| {
-        let forgettable = record.attempt == 1 && record.recovery.is_none();
-        (!forgettable).then(|| hand_back(record, code, now))
-    })
+    match &record {
+        Some(held) if held.fence() == fence && is_forgettable(held) => {
+            Transition::new(None, Held::Applied)
+        }
+        Some(_) | None => release(record, fence, code, now),
+    }
 }
 
 /// `in_progress` → `unknown`: it may have happened. Where the holder can name what it may have
@@ -185,7 +194,7 @@ fn held(
     match record {
         Some(record) if record.fence() == fence => match &record.state {
             State::InProgress(lease) => {
-                let lease = lease.clone();
+                let lease = *lease;
                 Transition::new(change(record, lease), Held::Applied)
             }
             State::Completed(_)
@@ -195,6 +204,21 @@ fn held(
         },
         Some(_) | None => fenced(record),
     }
+}
+
+/// Whether the attempt that runs proves that nothing ever happened under the key.
+fn is_forgettable(record: &Record) -> bool {
+    let is_running = record.state.status() == Status::InProgress;
+    is_running && record.attempt == 1 && record.recovery.is_none()
+}
+
+/// Whether the outcome of the attempt at `fence` is still to be written.
+fn is_open(record: &Record, fence: Fence) -> bool {
+    let open = match &record.state {
+        State::InProgress(_) | State::Unknown(_) => true,
+        State::Completed(_) | State::FailedRetryable { .. } | State::Expired { .. } => false,
+    };
+    open && record.fence() == fence
 }
 
 fn fenced(record: Option<Record>) -> Transition<Held> {

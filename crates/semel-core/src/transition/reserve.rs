@@ -62,8 +62,8 @@ fn begin(request: Reserve, now: Timestamp) -> Transition<Decision> {
         identity: request.identity,
         fingerprint: request.fingerprints.newest(),
         attempt: 1,
+        owner: request.owner,
         state: State::InProgress(Lease {
-            owner: request.owner,
             locked_until,
             resume_within: request.policy.resumes_within(),
         }),
@@ -109,8 +109,8 @@ pub(super) fn next_attempt(
 ) -> Record {
     Record {
         attempt: record.attempt.saturating_add(1),
+        owner,
         state: State::InProgress(Lease {
-            owner,
             locked_until: now.saturating_add(lease),
             resume_within,
         }),

@@ -19,13 +19,14 @@ use self::coverage::Situation;
 use self::key_model::{KeyModel, TICK};
 
 /// The situations that every search must reach.
-const ALWAYS_REACHED: [Situation; 10] = [
+const ALWAYS_REACHED: [Situation; 11] = [
     Situation::Replay,
     Situation::InFlightAnswer,
     Situation::UnknownAnswer,
     Situation::MisuseRefused,
     Situation::LaterAttemptExecuted,
     Situation::LateCompletion,
+    Situation::LateRelease,
     Situation::CompletionRepeated,
     Situation::WriteFenced,
     Situation::VerdictFenced,

@@ -17,6 +17,7 @@ mod paths;
 #[cfg(feature = "axum")]
 mod phases;
 mod replays;
+mod returned_grants;
 mod spans;
 mod support;
 mod waiting;

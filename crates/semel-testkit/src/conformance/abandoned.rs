@@ -156,8 +156,8 @@ pub async fn a_claim_continues_at_the_recovery_point<S: Subject>(f: Fixture<S>) 
     let claimed = f.claim_abandoned(10).await;
     let expected = Record {
         attempt: 2,
+        owner: COMPLETER.into(),
         state: State::InProgress(Lease {
-            owner: COMPLETER.into(),
             locked_until: f.now().saturating_add(COMPLETER_LEASE),
             resume_within: Some(RESUME_WITHIN),
         }),

@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use semel_core::history::{EXECUTOR, EntryKind};
+use semel_core::store::MAX_BATCH;
 use semel_core::{
     Code, Completion, Fence, Held, OnExpired, Policy, Record, Reserve, Resolution, State, Status,
     Verdict,
@@ -134,15 +136,55 @@ pub async fn a_late_owner_completes_before_a_sweep<S: Subject>(f: Fixture<S>) {
     f.replay(again(&first)).await;
 }
 
-/// For a holder, only `complete` leads out of unknown.
-pub async fn a_late_owner_of_an_unknown_record_may_only_complete<S: Subject>(f: Fixture<S>) {
+/// A late owner that proves that nothing happened frees its unknown record while no other attempt
+/// was granted, dead-lettered or not. The record and its history stay, also where it is evicted.
+pub async fn a_late_owner_releases_from_unknown<S: Subject>(f: Fixture<S>) {
+    for (key, dead_lettered, evicted) in [
+        ("swept", false, false),
+        ("dead letter", true, false),
+        ("evicted", false, true),
+    ] {
+        let first = request(key);
+        let grant = f.execute(first.clone()).await;
+        f.clock.advance(LEASE);
+        assert_eq!(f.sweep(10).await, [grant.fence]);
+        if dead_lettered {
+            f.dead_letter(grant.fence, "person".into()).await;
+        }
+        f.clock.advance(TICK);
+        let held = if evicted {
+            f.evict(grant.fence).await
+        } else {
+            f.release(grant.fence).await
+        };
+        assert_eq!(held, Held::Applied, "{key}");
+        let record = f.record(first.id).await;
+        assert_eq!(record.state.status(), Status::FailedRetryable, "{key}");
+        let history = f.store.history(first.id).await.expect("history");
+        assert_eq!(semel_core::history::verify(&record, &history), Ok(()));
+        let last = &history.last().expect("an entry").note;
+        let by = (last.what, &*last.actor);
+        assert_eq!(by, (EntryKind::Released, EXECUTOR), "{key}");
+        f.clock.advance(TICK);
+        assert!(f.claim_due(MAX_BATCH).await.is_empty(), "{key}");
+        let next = f.execute(again(&first)).await;
+        assert_eq!(next.fence.attempt, 2, "{key}");
+        // The write arrives a second time, after the next attempt became unknown.
+        f.mark_unknown(next.fence).await;
+        let record = f.record(first.id).await;
+        assert_eq!(f.release(grant.fence).await, fenced_by(&record), "{key}");
+        assert_eq!(f.evict(grant.fence).await, fenced_by(&record), "{key}");
+        assert_eq!(f.record(first.id).await, record, "{key}");
+    }
+}
+
+/// For a holder, only an outcome leads out of unknown.
+pub async fn a_late_owner_of_an_unknown_record_may_only_end_it<S: Subject>(f: Fixture<S>) {
     let first = request("k");
     let grant = f.lost(first.clone()).await;
     let record = f.record(first.id).await;
     f.clock.advance(TICK);
     let fenced = fenced_by(&record);
-    assert_eq!(f.release(grant.fence).await, fenced);
-    assert_eq!(f.evict(grant.fence).await, fenced);
     assert_eq!(f.mark_unknown(grant.fence).await, fenced);
     assert_eq!(f.heartbeat(grant.fence, LEASE).await, fenced);
     assert_eq!(f.record(first.id).await, record);
@@ -158,6 +200,7 @@ pub async fn a_late_owner_after_not_executed_is_fenced<S: Subject>(f: Fixture<S>
         f.complete(grant.fence, completion("late")).await,
         fenced_by(&record)
     );
+    assert_eq!(f.release(grant.fence).await, fenced_by(&record));
     assert_eq!(f.record(first.id).await, record);
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use semel_core::history::EntryKind;
 use semel_core::store::MAX_BATCH;
 use semel_core::{
     Code, Held, OperationId, Policy, Record, Resolution, Resolve, State, Status, Verdict, Windows,
@@ -253,12 +254,13 @@ pub async fn purge_removes_only_expired_tombstones<S: Subject>(f: Fixture<S>) {
     assert!(!after.contains_key("tombstone"));
 }
 
-/// A late owner completes while a reconciler resolves: exactly one applies, and record and history
-/// agree on which.
+/// A late owner completes or releases while a reconciler resolves: exactly one applies, and record
+/// and history agree on which.
 pub async fn a_late_owner_and_a_reconciler_do_not_both_apply<S: Subject>(f: Fixture<S>) {
-    for round in 0..f.scale.rounds * 2 {
+    for round in 0..f.scale.rounds * 4 {
         let first = request(&format!("k{round}"));
         let grant = f.lost(first.clone()).await;
+        let completes = round % 4 < 2;
         let verdict_given: Resolve = if round % 2 == 0 {
             verdict(grant.fence, Verdict::Completed(completion("found")))
         } else {
@@ -268,8 +270,12 @@ pub async fn a_late_owner_and_a_reconciler_do_not_both_apply<S: Subject>(f: Fixt
             let verdict_given = verdict_given.clone();
             async move {
                 if owner {
-                    let held = store.complete(grant.fence, completion("late")).await;
-                    held.expect("complete") == Held::Applied
+                    let held = if completes {
+                        store.complete(grant.fence, completion("late")).await
+                    } else {
+                        store.release(grant.fence, "not_sent".into()).await
+                    };
+                    held.expect("an outcome") == Held::Applied
                 } else {
                     let answer = store.resolve(verdict_given).await;
                     answer.expect("resolve") == Resolution::Applied
@@ -283,9 +289,12 @@ pub async fn a_late_owner_and_a_reconciler_do_not_both_apply<S: Subject>(f: Fixt
         assert_eq!(by_owner, applied[0]);
         let history = f.store.history(first.id).await.expect("history");
         assert_eq!(semel_core::history::verify(&record, &history), Ok(()));
-        let late = history
-            .iter()
-            .any(|entry| entry.note.what == semel_core::history::EntryKind::CompletedLate);
+        let by_late_owner = if completes {
+            EntryKind::CompletedLate
+        } else {
+            EntryKind::Released
+        };
+        let late = history.iter().any(|entry| entry.note.what == by_late_owner);
         assert_eq!(late, by_owner, "{history:?}");
         if let Status::Completed = record.state.status() {
             let body = if by_owner { "late" } else { "found" };

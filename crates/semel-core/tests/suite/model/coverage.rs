@@ -21,6 +21,7 @@ pub(crate) enum Situation {
     AbandonedClaimed,
     BegunAnew,
     LateCompletion,
+    LateRelease,
     CompletionRepeated,
     WriteFenced,
     VerdictFenced,
@@ -35,7 +36,7 @@ pub(crate) enum Situation {
 pub(crate) struct SituationCounts([AtomicU64; Situation::ALL.len()]);
 
 impl Situation {
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Replay,
         Self::InFlightAnswer,
         Self::UnknownAnswer,
@@ -46,6 +47,7 @@ impl Situation {
         Self::AbandonedClaimed,
         Self::BegunAnew,
         Self::LateCompletion,
+        Self::LateRelease,
         Self::CompletionRepeated,
         Self::WriteFenced,
         Self::VerdictFenced,
@@ -110,8 +112,12 @@ fn decision_situation(decision: &Decision, before: Option<&Record>) -> Option<Si
 fn write_situation(held: Held, event: &Event, before: Option<&Record>) -> Option<Situation> {
     let was_unknown = before.is_some_and(|before| before.state.status() == Status::Unknown);
     match held {
+        Held::Applied if was_unknown => match event {
+            Event::Release(..) | Event::Evict(..) => Some(Situation::LateRelease),
+            _ => Some(Situation::LateCompletion),
+        },
         Held::Applied if matches!(event, Event::Evict(..)) => Some(Situation::Evicted),
-        Held::Applied => was_unknown.then_some(Situation::LateCompletion),
+        Held::Applied => None,
         Held::Repeated => Some(Situation::CompletionRepeated),
         Held::Fenced(_) => Some(Situation::WriteFenced),
     }

@@ -181,7 +181,7 @@ pub(super) fn record<S: Store>(
         }),
         resolved_by: record.resolved_by.as_deref().map(str::to_owned),
         recovery_point: record.recovery.as_ref().map(|point| point.name.to_string()),
-        state: state(&record.state, reveal),
+        state: state(record, reveal),
         history: entries
             .iter()
             .map(|entry| history_entry(layer.store(), record, entry))
@@ -191,10 +191,10 @@ pub(super) fn record<S: Store>(
     }
 }
 
-fn state(state: &State, reveal: bool) -> StateView {
-    match state {
+fn state(record: &Record, reveal: bool) -> StateView {
+    match &record.state {
         State::InProgress(lease) => StateView {
-            owner: Some(lease.owner.as_str().to_owned()),
+            owner: Some(record.owner.as_str().to_owned()),
             locked_until: Some(time(lease.locked_until)),
             ..StateView::default()
         },

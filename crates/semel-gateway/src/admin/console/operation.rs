@@ -229,7 +229,7 @@ fn facts<S: FullStore, O: Store>(
     fact("Updated", time(record.updated_at));
     match &record.state {
         RecordState::InProgress(lease) => {
-            fact("Owner", plain(lease.owner.as_str()));
+            fact("Owner", plain(record.owner.as_str()));
             fact("Lease until", time(lease.locked_until));
             if let Some(within) = lease.resume_within {
                 let within = span(semel_core::time::micros(within));
