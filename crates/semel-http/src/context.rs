@@ -77,7 +77,7 @@ impl<S: Store> AttemptContext<S> {
     /// record shows by it whether this call was granted the attempt.
     pub(crate) fn new_reservation(&self) -> Reserve {
         let id = OperationId::generate();
-        let owner = format!("{}, request {id}", self.state.owner.as_str()).into();
+        let owner = format!("{}/{id}", self.state.owner.as_str()).into();
         Reserve {
             id,
             owner,

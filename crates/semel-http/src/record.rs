@@ -222,7 +222,7 @@ async fn find_lost_grant<S: Store>(
             Err(error) => {
                 guard.metrics.store_error.increment(1);
                 tracing::warn!(%error, "a reservation whose answer was lost is not returned yet; trying again");
-                if matches!(error, store::Error::Corrupt { .. }) || began.elapsed() > RETRY_FOR {
+                if began.elapsed() > RETRY_FOR || matches!(error, store::Error::Corrupt { .. }) {
                     return None;
                 }
             }

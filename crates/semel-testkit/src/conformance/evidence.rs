@@ -29,7 +29,7 @@ pub async fn remarks_are_bounded_and_changes_are_not<S: Subject>(f: Fixture<S>) 
     assert_eq!(entries(&f, first.id).await.len(), bound);
     f.dead_letter(grant.fence, "tries_used_up".into()).await;
     assert_eq!(
-        f.release(grant.fence).await,
+        f.mark_unknown(grant.fence).await,
         fenced_by(&f.record(first.id).await)
     );
     let recorded = kinds(&f, first.id).await;

@@ -23,6 +23,14 @@ fn removing_the_holder_fence_violates_fence_and_one_effect() {
     assert_violation(&weakened, ONE_EFFECT, 10);
 }
 
+/// A `release` of attempt 1 arrives again while attempt 2 is unknown, and may have executed.
+#[test]
+fn removing_the_fence_of_late_releases_violates_fence_and_one_effect() {
+    let weakened = model_without(Guard::LateReleaseFence);
+    assert_violation(&weakened, Invariant::Fence.name(), 6);
+    assert_violation(&weakened, ONE_EFFECT, 11);
+}
+
 /// An expired lease lets the next request execute, as in almost every comparable product.
 #[test]
 fn removing_unknown_on_lease_expiry_violates_one_grant_and_one_effect() {

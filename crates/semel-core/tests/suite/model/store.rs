@@ -10,6 +10,8 @@ use semel_core::{Decision, Event, Fence, Record, Reserve, State, Status, Timesta
 pub(crate) enum Guard {
     /// A holder's write must name the current attempt.
     Fence,
+    /// A late owner that releases an unknown record must name the current attempt.
+    LateReleaseFence,
     /// An expired lease makes the record unknown.
     UnknownOnExpiry,
     /// A request must have the record's fingerprint.
@@ -58,6 +60,13 @@ fn apply_without(
     match guard {
         Guard::Fence => {
             if let Some(fence) = holder_fence(&mut event) {
+                fence.attempt = record.attempt;
+            }
+        }
+        Guard::LateReleaseFence => {
+            if let Event::Release(fence, _) | Event::Evict(fence, _) = &mut event
+                && record.state.status() == Status::Unknown
+            {
                 fence.attempt = record.attempt;
             }
         }
