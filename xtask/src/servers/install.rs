@@ -30,11 +30,12 @@ pub(super) fn packages(names: &[&str]) -> Result<()> {
 }
 
 /// Programs that tests run besides the servers, with the packages that hold them.
-const PROGRAMS: [(&str, &str); 4] = [
+const PROGRAMS: [(&str, &str); 5] = [
     ("chromium", "chromium"),
     ("faketime", "faketime"),
     ("go", "golang-go"),
     ("promtool", "prometheus"),
+    ("strace", "strace"),
 ];
 
 /// Installs all missing programs that the tests run. A test that needs a program which cannot be

@@ -234,7 +234,7 @@ fn print_line(event: &str, key: &str) {
         .unwrap();
 }
 
-fn xorshift(mut state: u64) -> u64 {
+pub(crate) fn xorshift(mut state: u64) -> u64 {
     state ^= state << 13;
     state ^= state >> 7;
     state ^ (state << 17)

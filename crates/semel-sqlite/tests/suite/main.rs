@@ -14,6 +14,7 @@ mod group_commit;
 mod messages;
 mod opening;
 mod phases;
+mod power_loss;
 mod schema;
 mod statistics;
 mod support;
