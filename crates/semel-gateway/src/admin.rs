@@ -204,7 +204,7 @@ async fn health() -> &'static str {
     security(()),
     responses(
         (status = 200, description = "The store answers.", body = String, content_type = "text/plain"),
-        (status = 503, description = "The store does not answer; the body is the reason.", body = String, content_type = "text/plain"),
+        (status = 503, description = "The store does not answer, or the process is stopping; the body is the reason.", body = String, content_type = "text/plain"),
     ),
 )]
 async fn readiness(ready: impl Future<Output = Result<(), String>>) -> (StatusCode, String) {

@@ -87,6 +87,8 @@ pub const MAX_FILE: u64 = 1 << 20;
 pub struct Config {
     /// The address of the gateway listener.
     pub listen: Listen,
+    /// Whether other gateways, with the same store, may listen on the same addresses.
+    pub reuse_port: bool,
     /// The application; only a worker or a console may be without it.
     pub upstream: Option<Upstream>,
     /// Peers whose `Forwarded` and `X-Forwarded-*` headers are kept.
@@ -119,7 +121,9 @@ pub struct Config {
     pub tenant: TenantFrom,
     /// For requests that match no route; their key is optional.
     pub policy: PolicyConfig,
-    /// How long a shutdown waits for running executions.
+    /// How long a process that is asked to stop still accepts connections.
+    pub drain_delay: Duration,
+    /// How long a shutdown then waits for running executions.
     pub drain: Duration,
     /// The `Retry-After` of a dead-lettered record.
     pub dead_letter_retry_after: Duration,
@@ -288,6 +292,7 @@ impl Source {
                  PostgreSQL store instead of `memory:`",
             );
         }
+        let reuse_port = address::merge_reuse_port(document.reuse_port, &store, problems);
         let cache = settings.resolve(None, "", "SEMEL_CACHE", document.cache);
         if let Some((_, from)) = &cache
             && !matches!(store, StoreUrl::Postgres(_))
@@ -311,6 +316,7 @@ impl Source {
         }
         Config {
             listen: listen.map_or_else(|| Listen::loopback(8080), |(listen, _)| listen),
+            reuse_port,
             upstream,
             trusted_proxies: document.trusted_proxies,
             store,
@@ -327,9 +333,10 @@ impl Source {
             tls: document.tls,
             // Only a process that serves requests uses it, and one without was refused above.
             tenant: document.tenant.unwrap_or(TenantFrom::None),
-            policy: document.policy,
-            drain: document.drain,
-            dead_letter_retry_after: document.dead_letter_retry_after,
+            policy: document.policy.routes,
+            drain_delay: document.policy.drain_delay,
+            drain: document.policy.drain,
+            dead_letter_retry_after: document.policy.dead_letter_retry_after,
             dead_letter_unreconciled: document.dead_letter_unreconciled,
             limits: document.limits,
             routes: document.routes,

@@ -4,9 +4,11 @@ mod error;
 mod open;
 mod reload;
 
+use std::io::ErrorKind;
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::Path;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,6 +16,7 @@ use arc_swap::ArcSwap;
 use metrics_exporter_prometheus::PrometheusHandle;
 use semel_core::store::AnyStore;
 use semel_core::{OperationId, Store};
+use semel_http::Layer;
 use semel_seal::Sealed;
 use semel_worker::{Reconcilers, RecordCountScan, Worker};
 use tokio::net::TcpListener;
@@ -113,7 +116,8 @@ impl Process {
         // Registered first: a signal during start-up must not kill the process halfway.
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let stop = CancellationToken::new();
+        // First the servers are asked to stop, after `drain_delay` everything stops.
+        let (stopping, stop) = (CancellationToken::new(), CancellationToken::new());
 
         let (events, counts) = (Events::default(), Counts::default());
         let sealed = Sealed::new(store, config.encryption.clone());
@@ -127,8 +131,7 @@ impl Process {
         }
         let current: CurrentLayer<_> = Arc::new(ArcSwap::from_pointee(layer.clone()));
 
-        let (admin_listener, admin_address) =
-            listen(&config.admin.listen.address().to_string()).await?;
+        let (admin_listener, admin_address) = listen(&config)?;
         let reconcilers = reconcile::reconcilers(&config, store.clone())?;
         let api = Api {
             store: store.clone(),
@@ -138,9 +141,10 @@ impl Process {
             counts: counts.clone(),
             layer: Arc::clone(&current),
         };
-        let router = admin_router(&config, metrics, api, outbox.clone(), watch.clone());
+        let health = (watch.clone(), stopping.clone());
+        let router = admin_router(&config, metrics, api, outbox.clone(), health);
         tokio::spawn(watch.run(outbox.clone(), stop.clone()));
-        let (limits, stopped) = (limits(&config), stop.clone());
+        let (limits, stopped) = (admin_limits(&config), stopping.clone());
         let admin = tokio::spawn(admin::serve(admin_listener, router, limits, stopped));
         let worker = match self.role {
             Role::Gateway | Role::Worker => {
@@ -163,7 +167,7 @@ impl Process {
                 &current,
                 &internal,
                 self.threads,
-                &stop,
+                (&stopping, &stop),
             )?),
             Role::Worker | Role::Console => None,
         };
@@ -175,23 +179,15 @@ impl Process {
         });
         tracing::info!(%admin_address, "ready");
 
-        let mut stopping = pin!(async {
+        let signalled = pin!(async {
             tokio::select! { _ = terminate.recv() => {}, _ = interrupt.recv() => {} }
         });
-        loop {
-            tokio::select! {
-                () = &mut stopping => break,
-                _ = self.reload.recv() => {}
-            }
-            let reload = reload(
-                &self.source,
-                self.role,
-                &config,
-                &layer,
-                &current,
-                &internal,
-            );
-            tokio::select! { () = &mut stopping => break, () = reload => {} }
+        self.reload_until(signalled, &config, &layer, &current, &internal)
+            .await;
+        stopping.cancel();
+        if !config.drain_delay.is_zero() {
+            tracing::info!(delay = ?config.drain_delay, "stopping: not ready, and still accepting");
+            tokio::time::sleep(config.drain_delay).await;
         }
         tracing::info!(
             running = layer.running(),
@@ -215,6 +211,35 @@ impl Process {
         tracing::info!(cut, "stopped");
         Ok(())
     }
+
+    /// Reloads the configuration at each `SIGHUP`, until a signal to stop.
+    async fn reload_until<S: Store>(
+        &mut self,
+        mut signalled: Pin<&mut impl Future<Output = ()>>,
+        running: &Config,
+        layer: &Layer<S>,
+        current: &CurrentLayer<S>,
+        internal: &InternalRoutes<S>,
+    ) {
+        loop {
+            tokio::select! {
+                () = &mut signalled => return,
+                _ = self.reload.recv() => {}
+            }
+            let reload = reload(&self.source, self.role, running, layer, current, internal);
+            tokio::select! { () = &mut signalled => return, () = reload => {} }
+        }
+    }
+}
+
+/// The limits of the admin listener.
+fn admin_limits(config: &Config) -> Limits {
+    let mut limits = limits(config);
+    if config.reuse_port {
+        // It closes at once, so that the gateway that takes over answers the probes.
+        limits.drain_delay = Duration::ZERO;
+    }
+    limits
 }
 
 /// The routes of the admin listener.
@@ -223,10 +248,14 @@ fn admin_router<S: Store + Clone>(
     metrics: PrometheusHandle,
     api: Api<S>,
     outbox: AnyStore,
-    watch: StoreWatch,
+    (watch, stopping): (StoreWatch, CancellationToken),
 ) -> axum::Router {
-    let probed = api.store.clone();
-    let is_ready = move || check_store(probed.clone(), watch.clone());
+    let readiness = Readiness {
+        store: api.store.clone(),
+        watch,
+        stopping,
+    };
+    let is_ready = move || readiness.clone().check();
     admin::router(config.admin.access(), is_ready, metrics, api, outbox)
 }
 
@@ -265,16 +294,29 @@ async fn build_worker<S: Store + Clone>(
     Ok(worker)
 }
 
-async fn listen(address: &str) -> Result<(TcpListener, String), Error> {
-    let bound = async {
-        let listener = TcpListener::bind(address).await?;
-        let address = listener.local_addr()?.to_string();
-        Ok((listener, address))
-    };
-    bound.await.map_err(|source| Error::Listen {
-        address: address.to_owned(),
+/// Binds the admin listener.
+fn listen(config: &Config) -> Result<(TcpListener, String), Error> {
+    let (listeners, address) = bind_all(config.admin.listen.address(), 1, config.reuse_port)?;
+    let mut listeners = listeners.into_iter().map(TcpListener::from_std);
+    let listener = listeners
+        .next()
+        .unwrap_or_else(|| Err(ErrorKind::Other.into()))?;
+    Ok((listener, address.to_string()))
+}
+
+/// Binds listeners, and returns the address that they have.
+fn bind_all(
+    requested: SocketAddr,
+    count: usize,
+    reuse_port: bool,
+) -> Result<(Vec<std::net::TcpListener>, SocketAddr), Error> {
+    let listeners = bind(requested, count, reuse_port).map_err(|source| Error::Listen {
+        address: requested.to_string(),
         source,
-    })
+    })?;
+    let first = listeners.first();
+    let address = first.map_or(Ok(requested), std::net::TcpListener::local_addr)?;
+    Ok((listeners, address))
 }
 
 /// Starts the worker threads, each with its own upstream connections.
@@ -283,7 +325,7 @@ fn start_workers<S: Store + Clone>(
     current: &CurrentLayer<S>,
     internal: &Arc<InternalRoutes<S>>,
     threads: Option<NonZeroUsize>,
-    stop: &CancellationToken,
+    (stopping, stop): (&CancellationToken, &CancellationToken),
 ) -> Result<(Workers, String), Error> {
     let threads = match threads {
         Some(threads) => threads,
@@ -291,13 +333,7 @@ fn start_workers<S: Store + Clone>(
     };
     config.tenant.prefetch();
     let requested = config.listen.address();
-    let listeners = bind(requested, threads.get()).map_err(|source| Error::Listen {
-        address: requested.to_string(),
-        source,
-    })?;
-    let address = listeners
-        .first()
-        .map_or(Ok(requested), std::net::TcpListener::local_addr)?;
+    let (listeners, address) = bind_all(requested, threads.get(), config.reuse_port)?;
     let tls = match &config.tls {
         Some(files) => Some(Tls::from_pem(
             &read(&files.certificate)?,
@@ -320,7 +356,7 @@ fn start_workers<S: Store + Clone>(
         };
         (service, drain)
     };
-    let workers = Workers::start(listeners, limits(config), tls, stop, make)?;
+    let workers = Workers::start(listeners, limits(config), tls, stopping, make)?;
     Ok((workers, address.to_string()))
 }
 
@@ -330,6 +366,7 @@ fn limits(config: &Config) -> Limits {
     limits.header_timeout = config.limits.header_timeout;
     limits.idle_timeout = config.limits.idle_timeout;
     limits.body_idle_timeout = config.limits.body_idle_timeout;
+    limits.drain_delay = config.drain_delay;
     limits.drain = config.drain;
     limits
 }
@@ -367,10 +404,23 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
     })
 }
 
-/// The readiness check: looks up a record that cannot exist.
-async fn check_store<S: Store>(store: S, watch: StoreWatch) -> Result<(), String> {
-    let trusted = watch.check();
-    let found = store.find(OperationId::from_bytes([0; 16])).await;
-    let ready = trusted.and(found.map(drop));
-    ready.map_err(|error| error.to_string())
+/// What the readiness check looks at.
+#[derive(Clone)]
+struct Readiness<S> {
+    store: S,
+    watch: StoreWatch,
+    stopping: CancellationToken,
+}
+
+impl<S: Store> Readiness<S> {
+    /// Looks up a record that cannot exist.
+    async fn check(self) -> Result<(), String> {
+        if self.stopping.is_cancelled() {
+            return Err("the process is stopping".to_owned());
+        }
+        let trusted = self.watch.check();
+        let found = self.store.find(OperationId::from_bytes([0; 16])).await;
+        let ready = trusted.and(found.map(drop));
+        ready.map_err(|error| error.to_string())
+    }
 }

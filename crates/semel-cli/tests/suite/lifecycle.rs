@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 use tokio::task::{block_in_place, yield_now};
 use tokio::time::timeout;
 
-use crate::support::http::{Connection, ask, payment, request};
+use crate::support::http::{Connection, ask, get, payment, request};
 use crate::support::shop::Shop;
 use crate::support::{GatewayDirectory, TEST_TIMEOUT};
 
@@ -48,6 +48,33 @@ async fn shutdown_waits_for_running_executions() {
         assert_eq!(records.len(), 1);
         assert_eq!(records[0].status, Status::Completed);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn readiness_fails_before_the_listener_closes() {
+    let shop = Shop::open().await;
+    let gateway_dir = GatewayDirectory::new(&format!("[policy]\ndrain_delay = \"1h\"\n{ROUTE}"));
+    let gateway = block_in_place(|| gateway_dir.start(&shop.url()));
+    let ready = get(gateway.admin, "/readyz").await.unwrap();
+    assert_eq!(ready.status(), 200);
+    let mut kept = Connection::open(gateway.address).await.unwrap();
+    let answer = kept.ask(&payment(KEY)).await.unwrap();
+    assert_eq!(answer.header("connection"), None);
+
+    gateway.signal(Signal::TERM);
+    gateway.wait_for_log("still accepting").await;
+    let ready = get(gateway.admin, "/readyz").await.unwrap();
+    assert_eq!(
+        (ready.status(), &*ready.text()),
+        (503, "the process is stopping\n")
+    );
+    let new = ask(gateway.address, &payment("lifecycle-2")).await;
+    for answer in [kept.ask(&payment(KEY)).await, new] {
+        let answer = answer.unwrap();
+        assert_eq!(answer.status(), 201, "{answer:?}");
+        assert_eq!(answer.header("connection"), Some("close"));
+    }
+    assert_eq!(shop.executions(), 2);
 }
 
 /// Returns when the address refuses connections.

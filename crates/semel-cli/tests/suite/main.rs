@@ -27,6 +27,7 @@ mod outbox;
 mod postgres;
 mod postgres_crash;
 mod reconciliation;
+mod restarts;
 mod roles;
 mod same_transaction;
 mod stripe_sdks;

@@ -10,6 +10,7 @@ use http::uri::{Authority, Scheme};
 use ipnet::IpNet;
 use toml::Spanned;
 
+use super::problem::Problems;
 use super::table::Table;
 use crate::upstream::UpstreamConfig;
 
@@ -286,6 +287,33 @@ fn network(text: &str) -> Result<IpNet, String> {
         ));
     }
     Ok(network)
+}
+
+/// Whether the listeners' addresses are shared. Gateways that share an address must share the store:
+/// the kernel gives a retry to either of them.
+pub(super) fn merge_reuse_port(
+    reuse_port: Option<Spanned<bool>>,
+    store: &StoreUrl,
+    problems: &Problems,
+) -> bool {
+    let Some(reuse_port) = reuse_port.filter(|reuse_port| *reuse_port.get_ref()) else {
+        return false;
+    };
+    let problem = match store {
+        StoreUrl::Postgres(_) => return true,
+        StoreUrl::Sqlite(path) if path.is_absolute() => return true,
+        StoreUrl::Sqlite(_) => {
+            "`reuse_port` needs a store that all gateways on this port share, and a relative path is \
+             another file in another working directory: write an absolute path, for example \
+             \"sqlite:/var/lib/semel/semel.db\""
+        }
+        StoreUrl::Memory => {
+            "`reuse_port` needs a store that all gateways on this port share, and `memory:` is not: \
+             use a SQLite or PostgreSQL store"
+        }
+    };
+    problems.at(reuse_port.span(), problem);
+    true
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use toml::de::DeTable;
 use zeroize::Zeroizing;
 
 use super::admin::{self, AdminDocument};
+use super::policy::PolicyDocument;
 use super::problem::{Origin, Problems};
 use super::table::Table;
 use super::telemetry::TelemetryDocument;
@@ -36,6 +37,7 @@ const MAX_REPLAY_CACHE: u64 = 64 << 30;
 /// The settings of the file. Those that flags and variables can override are still optional.
 pub(super) struct Document {
     pub(super) listen: Option<Spanned<Listen>>,
+    pub(super) reuse_port: Option<Spanned<bool>>,
     pub(super) upstream: Option<Spanned<Upstream>>,
     /// Whether `upstream` is present, even if it is invalid.
     pub(super) upstream_given: bool,
@@ -56,9 +58,7 @@ pub(super) struct Document {
     pub(super) tenant: Option<TenantFrom>,
     /// Whether `[tenant] from` is present, even if it is invalid.
     pub(super) tenant_given: bool,
-    pub(super) policy: PolicyConfig,
-    pub(super) drain: Duration,
-    pub(super) dead_letter_retry_after: Duration,
+    pub(super) policy: PolicyDocument,
     pub(super) dead_letter_unreconciled: Option<Duration>,
     pub(super) limits: Limits,
     pub(super) routes: Vec<RouteConfig>,
@@ -86,6 +86,7 @@ impl Document {
         let mut top = Table::new(root.get_ref(), "the top level", 0..0, problems);
         let upstream_given = top.key_span("upstream").is_some();
         let listen = top.parsed("listen", Listen::from_str);
+        let reuse_port = top.boolean("reuse_port");
         let upstream = top.parsed("upstream", Upstream::from_str);
         let trusted_proxies = address::read_trusted_proxies(&mut top);
         let store = top.parsed("store", StoreUrl::from_str);
@@ -113,13 +114,12 @@ impl Document {
                 TenantFrom::Authorization { .. } | TenantFrom::Header(_) | TenantFrom::Jwt { .. },
             ) => None,
         };
-        let (policy, drain, dead_letter_retry_after) =
-            policy::read(top.table("policy", "[policy]"));
+        let policy = policy::read(top.table("policy", "[policy]"));
         let dead_letter_unreconciled = top
             .table("worker", "[worker]")
             .and_then(reconcile::read_worker);
         let context = route::RouteContext {
-            policy: &policy,
+            policy: &policy.routes,
             key_header: &header,
             reconcile: reconcile::ReconcileContext {
                 environment,
@@ -130,7 +130,7 @@ impl Document {
         let routes = route::read(top.tables("route", "[[route]]"), &context);
         let bodies = |policy: &PolicyConfig| policy.max_request.max(policy.max_response);
         let max_body = routes.iter().map(|route| bodies(&route.policy));
-        let max_body = max_body.fold(bodies(&policy), u64::max);
+        let max_body = max_body.fold(bodies(&policy.routes), u64::max);
         let limits = top
             .table("limits", "[limits]")
             .map(|table| limits::read(table, max_body));
@@ -149,6 +149,7 @@ impl Document {
         top.finish();
         Some(Self {
             listen,
+            reuse_port,
             upstream,
             upstream_given,
             trusted_proxies,
@@ -167,8 +168,6 @@ impl Document {
             tenant,
             tenant_given,
             policy,
-            drain,
-            dead_letter_retry_after,
             dead_letter_unreconciled,
             limits: limits.unwrap_or_default(),
             routes,

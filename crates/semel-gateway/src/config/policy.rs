@@ -197,15 +197,38 @@ impl PolicyOverrides {
     }
 }
 
-/// Reads `[policy]`: the policy of all routes, how long a shutdown waits, and the `Retry-After` of
-/// a dead-lettered record.
-pub(super) fn read(table: Option<Table<'_>>) -> (PolicyConfig, Duration, Duration) {
-    let base = PolicyConfig::default();
+/// `[policy]`.
+pub(super) struct PolicyDocument {
+    /// For all routes.
+    pub(super) routes: PolicyConfig,
+    pub(super) drain_delay: Duration,
+    pub(super) drain: Duration,
+    pub(super) dead_letter_retry_after: Duration,
+}
+
+impl Default for PolicyDocument {
+    fn default() -> Self {
+        Self {
+            routes: PolicyConfig::default(),
+            drain_delay: Duration::ZERO,
+            drain: DEFAULT_DRAIN,
+            dead_letter_retry_after: DEAD_LETTER_RETRY_AFTER,
+        }
+    }
+}
+
+/// Reads `[policy]`.
+pub(super) fn read(table: Option<Table<'_>>) -> PolicyDocument {
+    let mut read = PolicyDocument::default();
     let Some(mut table) = table else {
-        return (base, DEFAULT_DRAIN, DEAD_LETTER_RETRY_AFTER);
+        return read;
     };
     let overrides = PolicyOverrides::read(&mut table);
-    let drain = table.duration("drain");
+    set(
+        &mut read.drain_delay,
+        table.duration("drain_delay").as_ref(),
+    );
+    set(&mut read.drain, table.duration("drain").as_ref());
     let dead_letter = table.parsed("dead_letter_retry_after", |text| {
         match super::duration(text) {
             Ok(wait) if wait < Duration::from_secs(1) => {
@@ -225,13 +248,10 @@ pub(super) fn read(table: Option<Table<'_>>) -> (PolicyConfig, Duration, Duratio
             Err(problem) => Err(problem),
         }
     });
-    let policy = overrides.apply_to(&base, &table);
+    set(&mut read.dead_letter_retry_after, dead_letter.as_ref());
+    read.routes = overrides.apply_to(&read.routes, &table);
     table.finish();
-    (
-        policy,
-        drain.map_or(DEFAULT_DRAIN, Spanned::into_inner),
-        dead_letter.map_or(DEAD_LETTER_RETRY_AFTER, Spanned::into_inner),
-    )
+    read
 }
 
 fn set<T: Copy>(to: &mut T, value: Option<&Spanned<T>>) {

@@ -205,6 +205,8 @@ fn an_empty_file_has_the_defaults_of_the_example() {
     assert_eq!(config.policy, example.policy);
     assert_eq!(config.limits, Limits::default());
     assert_eq!(config.drain, Duration::from_secs(25));
+    assert_eq!(config.drain_delay, Duration::ZERO);
+    assert!(!config.reuse_port);
     assert_eq!(config.replay_cache, 64 << 20);
     let loopback = ["127.0.0.0/8", "::1/128"].map(|net| net.parse().unwrap());
     assert_eq!(config.trusted_proxies, loopback);
@@ -238,12 +240,15 @@ dialect = "stripe"
 header = "X-Idempotency-Key"
 replayed_header = "X-Replayed"
 replay_cache = "0B"
+store = "sqlite:/var/lib/semel.db"
+reuse_port = true
 trusted_proxies = ["10.0.0.0/8", "192.0.2.1", "2001:db8::/32"]
 
 [tenant]
 from = "header:X-Account-Id"
 
 [policy]
+drain_delay = "5s"
 drain = "0s"
 expiry = "delete"
 
@@ -308,6 +313,8 @@ fn every_other_key_is_read() {
     assert_eq!(config.header, "x-idempotency-key");
     assert_eq!(config.replayed_header, "x-replayed");
     assert_eq!((config.replay_cache, config.drain), (0, Duration::ZERO));
+    assert_eq!(config.drain_delay, Duration::from_secs(5));
+    assert!(config.reuse_port);
     let trusted = ["10.0.0.0/8", "192.0.2.1/32", "2001:db8::/32"];
     assert_eq!(
         config.trusted_proxies,

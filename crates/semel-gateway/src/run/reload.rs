@@ -67,6 +67,7 @@ fn needs_restart(running: &Config, loaded: &Config) -> Vec<&'static str> {
     let admin = |config: &Config| config.admin.listen.address();
     [
         ("listen", running.listen != loaded.listen),
+        ("reuse_port", running.reuse_port != loaded.reuse_port),
         ("upstream", running.upstream != loaded.upstream),
         (
             "trusted_proxies",
@@ -98,6 +99,10 @@ fn needs_restart(running: &Config, loaded: &Config) -> Vec<&'static str> {
         ),
         ("outbox", running.outbox != loaded.outbox),
         ("telemetry", running.otlp != loaded.otlp),
+        (
+            "policy.drain_delay",
+            running.drain_delay != loaded.drain_delay,
+        ),
         ("policy.drain", running.drain != loaded.drain),
         (
             "policy.upstream_timeout, for requests that are not guarded",

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -12,7 +13,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{Handler, Limits, ResponseBody, Tls, connection};
+use super::connection::{self, Stop};
+use super::{Handler, Limits, ResponseBody, Tls};
 
 /// When the process is out of file descriptors, accepting again at once only burns the CPU time
 /// that closing connections needs.
@@ -50,7 +52,7 @@ impl Shared {
         stream: TcpStream,
         address: SocketAddr,
         service: &S,
-        shutdown: &CancellationToken,
+        stop: &Stop,
         permit: OwnedSemaphorePermit,
     ) -> impl Future<Output = ()> + Send + use<S, RB>
     where
@@ -63,14 +65,15 @@ impl Shared {
             service.clone(),
             Arc::clone(&self.limits),
             self.tls.clone(),
-            shutdown.clone(),
+            stop.clone(),
             permit,
         )
     }
 }
 
-/// Serves connections from one listener until `shutdown` is cancelled; then stops accepting, waits
-/// for running requests, and returns after at most [`Limits::drain`].
+/// Serves connections from one listener until `shutdown` is cancelled and [`Limits::drain_delay`]
+/// has passed; then stops accepting, waits for running requests, and returns after at most
+/// [`Limits::drain`].
 ///
 /// # Cancellation
 /// Dropping the future closes every connection at once.
@@ -99,10 +102,21 @@ where
     RB: ResponseBody,
 {
     let mut connections = JoinSet::new();
+    let stop = Stop {
+        asked: shutdown,
+        now: CancellationToken::new(),
+    };
+    let mut stopping = pin!(async {
+        stop.asked.cancelled().await;
+        let delay = shared.limits.drain_delay;
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+    });
     loop {
         let accepted = tokio::select! {
             biased;
-            () = shutdown.cancelled() => break,
+            () = &mut stopping => break,
             accepted = listener.accept() => accepted,
             // Collects finished connections; disabled while there are none.
             Some(_) = connections.join_next() => continue,
@@ -112,24 +126,18 @@ where
                 // Accept first, then acquire the permit: a worker that held a permit while it waits
                 // for a client would keep it from another worker that has one. So at most one
                 // connection per worker is open above the limit, and it is not served yet.
-                let admitted = admit(
-                    stream,
-                    address,
-                    &service,
-                    &shared,
-                    &shutdown,
-                    &mut connections,
-                );
+                let admitted = admit(stream, address, &service, &shared, &stop, &mut connections);
                 tokio::select! {
                     biased;
-                    () = shutdown.cancelled() => break,
+                    () = &mut stopping => break,
                     () = admitted => {}
                 }
             }
             Err(error) => recover(&error).await,
         }
     }
-    accept_backlog(&listener, &service, &shared, &shutdown, &mut connections);
+    stop.now.cancel();
+    accept_backlog(&listener, &service, &shared, &stop, &mut connections);
     drop(listener);
     let all = async { while connections.join_next().await.is_some() {} };
     let ended = timeout(shared.limits.drain, all).await;
@@ -143,7 +151,7 @@ async fn admit<S, RB>(
     address: SocketAddr,
     service: &S,
     shared: &Shared,
-    shutdown: &CancellationToken,
+    stop: &Stop,
     connections: &mut JoinSet<()>,
 ) where
     S: Handler<RB>,
@@ -151,7 +159,7 @@ async fn admit<S, RB>(
 {
     // The semaphore is never closed.
     if let Ok(permit) = Arc::clone(&shared.permits).acquire_owned().await {
-        connections.spawn(shared.run(stream, address, service, shutdown, permit));
+        connections.spawn(shared.run(stream, address, service, stop, permit));
     }
 }
 
@@ -162,7 +170,7 @@ fn accept_backlog<S, RB>(
     listener: &TcpListener,
     service: &S,
     shared: &Shared,
-    shutdown: &CancellationToken,
+    stop: &Stop,
     connections: &mut JoinSet<()>,
 ) where
     S: Handler<RB>,
@@ -173,7 +181,7 @@ fn accept_backlog<S, RB>(
         let Ok(permit) = Arc::clone(&shared.permits).try_acquire_owned() else {
             return;
         };
-        connections.spawn(shared.run(stream, address, service, shutdown, permit));
+        connections.spawn(shared.run(stream, address, service, stop, permit));
     }
 }
 

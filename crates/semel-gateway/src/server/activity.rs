@@ -33,6 +33,8 @@ pub(super) struct Activity {
     is_complete: AtomicBool,
     /// The number of the request whose body was left unread; zero if there is none.
     unread_body: AtomicU64,
+    /// The server is about to stop: each response asks the client to close the connection.
+    closing: AtomicBool,
     /// HTTP/2 only: the responses that are not completely sent.
     responses: Option<Mutex<Vec<Weak<ResponseProgress>>>>,
 }
@@ -62,6 +64,7 @@ impl Activity {
             malformed_body: AtomicU64::new(0),
             is_complete: AtomicBool::new(false),
             unread_body: AtomicU64::new(0),
+            closing: AtomicBool::new(false),
             responses: is_http2.then(Mutex::default),
         }
     }
@@ -97,6 +100,15 @@ impl Activity {
 
     pub(super) fn has_unread_body(&self, request: u64) -> bool {
         self.unread_body.load(Relaxed) == request
+    }
+
+    pub(super) fn note_closing(&self) {
+        self.closing.store(true, Relaxed);
+    }
+
+    /// Whether a response has to ask the client to close. On HTTP/2 a frame does that, later.
+    pub(super) fn is_closing(&self) -> bool {
+        self.responses.is_none() && self.closing.load(Relaxed)
     }
 
     /// Follows a response; `None` on HTTP/1, where the socket shows whether the client reads.

@@ -131,7 +131,8 @@ where
                         Ok(response) => response,
                         Err(never) => match never {},
                     };
-                    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+                    let is_upgrade = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+                    if is_upgrade {
                         activity.go_raw();
                     }
                     let busy = busy.take();
@@ -144,7 +145,8 @@ where
                     }
                     // hyper closes the connection, but may send the head before it knows. A client
                     // that does not learn it would send its next request into the close.
-                    if activity.has_unread_body(*number) {
+                    // The same where the server is about to close it.
+                    if activity.has_unread_body(*number) || (activity.is_closing() && !is_upgrade) {
                         let close = HeaderValue::from_static("close");
                         response.headers_mut().insert(CONNECTION, close);
                     }

@@ -38,15 +38,28 @@ const HEAD_ENDING: usize = 64;
 const KEEP_ALIVE_TIME: Duration = Duration::from_mins(1);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Serves one connection. Ends when either side closes, a limit is reached, or `shutdown` is
-/// cancelled and the running requests are answered.
+/// How long a stopping server waits for the first byte of a connection that it has accepted. The
+/// client may have sent its request already, and a close would look like a failed execution to it.
+const FIRST_BYTE_GRACE: Duration = Duration::from_secs(1);
+
+/// The two steps in which a server stops.
+#[derive(Debug, Clone)]
+pub(super) struct Stop {
+    /// It is asked to stop: responses ask clients to close their connections.
+    pub(super) asked: CancellationToken,
+    /// It stops: connections are closed once their running requests are answered.
+    pub(super) now: CancellationToken,
+}
+
+/// Serves one connection. Ends when either side closes, a limit is reached, or the server stops and
+/// the running requests are answered.
 pub(super) async fn run<S, RB>(
     stream: TcpStream,
     address: SocketAddr,
     service: S,
     limits: Arc<Limits>,
     tls: Option<Tls>,
-    shutdown: CancellationToken,
+    stop: Stop,
     permit: OwnedSemaphorePermit,
 ) where
     S: Handler<RB>,
@@ -73,7 +86,10 @@ pub(super) async fn run<S, RB>(
     let opened = tokio::select! {
         biased;
         opened = timeout(limits.header_timeout, handshake) => opened,
-        () = shutdown.cancelled() => return,
+        () = async {
+            stop.now.cancelled().await;
+            tokio::time::sleep(FIRST_BYTE_GRACE).await;
+        } => return,
     };
     let Ok(Ok(Some((stream, buffered, protocol)))) = opened else {
         return;
@@ -112,7 +128,7 @@ pub(super) async fn run<S, RB>(
                 http1::UpgradeableConnection::graceful_shutdown,
                 &activity,
                 &limits,
-                &shutdown,
+                &stop,
             )
             .await;
         }
@@ -133,7 +149,7 @@ pub(super) async fn run<S, RB>(
                 http2::Connection::graceful_shutdown,
                 &activity,
                 &limits,
-                &shutdown,
+                &stop,
             )
             .await;
         }
@@ -182,15 +198,21 @@ async fn drive<C>(
     finish: impl Fn(Pin<&mut C>),
     activity: &Activity,
     limits: &Limits,
-    shutdown: &CancellationToken,
+    stop: &Stop,
 ) where
     C: Future<Output = hyper::Result<()>>,
 {
-    let mut stop = pin!(shutdown.cancelled());
+    let mut asked = pin!(stop.asked.cancelled());
+    let mut stop = pin!(stop.now.cancelled());
+    let mut closing = false;
     let mut timer = pin!(sleep_until(activity.first_check(limits)));
     let mut finishing = false;
     poll_fn(|cx| {
         loop {
+            if !closing && asked.as_mut().poll(cx).is_ready() {
+                closing = true;
+                activity.note_closing();
+            }
             // Polled first, so that a request which has arrived is answered even if the shutdown
             // came at the same time.
             if let Poll::Ready(ended) = connection.as_mut().poll(cx) {

@@ -19,7 +19,10 @@ pub struct Limits {
     pub max_header_bytes: usize,
     /// Concurrent requests on one HTTP/2 connection.
     pub max_concurrent_streams: u32,
-    /// After a shutdown begins: how long running requests may take before they are closed.
+    /// How long a server that is asked to stop still accepts connections. Its responses ask clients
+    /// to close theirs.
+    pub drain_delay: Duration,
+    /// After that: how long running requests may take before they are closed.
     pub drain: Duration,
 }
 
@@ -54,6 +57,7 @@ impl Default for Limits {
             write_stall_timeout: Self::WRITE_STALL_TIMEOUT,
             max_header_bytes: Self::MAX_HEADER_BYTES,
             max_concurrent_streams: Self::MAX_CONCURRENT_STREAMS,
+            drain_delay: Duration::ZERO,
             drain: Self::DRAIN,
         }
     }

@@ -17,17 +17,18 @@ use super::{Handler, Limits, ResponseBody, Tls};
 const BACKLOG: i32 = 4096;
 
 /// Binds `count` listeners to one address; the kernel distributes new connections among them.
-/// With port 0 the first listener takes a free port and the others use the same one.
+/// With port 0 the first listener takes a free port and the others use the same one. With
+/// `reuse_port` the address may be that of another process of the same user which this function bound.
 ///
 /// # Errors
 /// When the address cannot be bound.
-pub fn bind(address: SocketAddr, count: usize) -> io::Result<Vec<TcpListener>> {
+pub fn bind(address: SocketAddr, count: usize, reuse_port: bool) -> io::Result<Vec<TcpListener>> {
     let mut address = address;
     // SO_REUSEPORT is meant for the threads of this process, but it would also let another gateway
     // of the same user share the port, take half of the connections, and execute requests again
     // that only the first gateway's store knows. So the port is first bound without sharing, which
-    // fails if any process listens on it.
-    if address.port() != 0 {
+    // fails if any process listens on it; unless the operator says that both have the same store.
+    if address.port() != 0 && !reuse_port {
         socket(address)?.bind(&address.into())?;
     }
     let mut listeners = Vec::with_capacity(count);

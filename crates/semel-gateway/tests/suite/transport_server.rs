@@ -15,6 +15,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+const HOUR: Duration = Duration::from_hours(1);
+
 const GET: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
 #[tokio::test]
@@ -140,13 +142,77 @@ async fn running_requests_finish_before_the_shutdown() {
     let (mut stream, _) = listener.accept().await.unwrap();
     read_request(&mut stream).await.unwrap();
     proxy.shutdown.cancel();
-    // The idle connection closes at once, and new connections are refused.
+    // The idle connection closes soon, and new connections are refused.
     assert_eq!(idle.read(&mut [0; 1]).await.unwrap(), 0);
     stream.write_all(OK.as_bytes()).await.unwrap();
     let answer = until(&mut client, "ok").await.to_ascii_lowercase();
     assert!(answer.contains("connection: close"), "{answer}");
     assert_eq!(proxy.served.await.unwrap().cut, 0);
     assert!(tokio::net::TcpStream::connect(proxy.address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_server_that_is_asked_to_stop_accepts_for_the_drain_delay() {
+    let upstream = fixed(OK).await;
+    let mut limits = Limits::default();
+    limits.drain_delay = HOUR;
+    let proxy = proxy(upstream.address, limits, None).await;
+    let mut kept = connect(proxy.address).await;
+    kept.write_all(GET).await.unwrap();
+    let answer = until(&mut kept, "ok").await.to_ascii_lowercase();
+    assert!(!answer.contains("connection: close"), "{answer}");
+    proxy.shutdown.cancel();
+    for mut client in [kept, connect(proxy.address).await] {
+        client.write_all(GET).await.unwrap();
+        let answer = until(&mut client, "ok").await.to_ascii_lowercase();
+        assert!(answer.contains("connection: close"), "{answer}");
+        assert_eq!(client.read(&mut [0; 1]).await.unwrap(), 0);
+    }
+    tokio::time::pause();
+    tokio::time::advance(HOUR).await;
+    assert_eq!(proxy.served.await.unwrap().cut, 0);
+    assert!(tokio::net::TcpStream::connect(proxy.address).await.is_err());
+}
+
+#[tokio::test]
+async fn http2_connections_are_used_until_the_drain_delay_is_over() {
+    let upstream = fixed(OK).await;
+    let mut limits = Limits::default();
+    limits.drain_delay = HOUR;
+    let proxy = proxy(upstream.address, limits, None).await;
+    let io = TokioIo::new(connect(proxy.address).await);
+    let (mut sender, connection) = http2::handshake(TokioExecutor::new(), io).await.unwrap();
+    let connection = tokio::spawn(connection);
+    proxy.shutdown.cancel();
+    for _ in 0..2 {
+        let uri = format!("http://{}/", proxy.address);
+        let request = Request::get(uri).body(Empty::<Bytes>::new()).unwrap();
+        let response = sender.send_request(request).await.unwrap();
+        assert_eq!(response.status(), 200);
+        assert!(!response.headers().contains_key("connection"));
+        response.into_body().collect().await.unwrap();
+    }
+    tokio::time::pause();
+    tokio::time::advance(HOUR).await;
+    connection.await.unwrap().unwrap();
+    assert_eq!(proxy.served.await.unwrap().cut, 0);
+}
+
+/// The client's request may be on its way when the server stops.
+#[tokio::test]
+async fn a_new_connection_is_served_while_the_server_stops() {
+    let upstream = fixed(OK).await;
+    let proxy = proxy_to(upstream.address).await;
+    let mut used = connect(proxy.address).await;
+    used.write_all(GET).await.unwrap();
+    until(&mut used, "ok").await;
+    let mut client = connect(proxy.address).await;
+    proxy.shutdown.cancel();
+    // The server has stopped when it has closed the connection that it used before.
+    assert_eq!(used.read(&mut [0; 1]).await.unwrap(), 0);
+    client.write_all(GET).await.unwrap();
+    let answer = until(&mut client, "ok").await.to_ascii_lowercase();
+    assert!(answer.contains("connection: close"), "{answer}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -301,10 +367,20 @@ where
     assert_eq!(sender.send_request(mismatch).await.unwrap().status(), 400);
 }
 
+/// Two gateways with a store each would execute a request twice.
+#[test]
+fn a_port_that_is_in_use_is_shared_only_on_request() {
+    let first = server::bind("127.0.0.1:0".parse().unwrap(), 2, false).unwrap();
+    let address = first[0].local_addr().unwrap();
+    let refused = server::bind(address, 2, false).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::AddrInUse);
+    assert_eq!(server::bind(address, 2, true).unwrap().len(), 2);
+}
+
 #[tokio::test]
 async fn workers_share_a_port_and_stop_together() {
     let upstream = fixed(OK).await;
-    let listeners = server::bind("127.0.0.1:0".parse().unwrap(), 2).unwrap();
+    let listeners = server::bind("127.0.0.1:0".parse().unwrap(), 2, false).unwrap();
     let address = listeners[0].local_addr().unwrap();
     assert_eq!(listeners[1].local_addr().unwrap(), address);
     let shutdown = CancellationToken::new();

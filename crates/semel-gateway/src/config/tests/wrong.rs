@@ -212,6 +212,12 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
         &[("2:9", "invalid cache URL")],
     ),
     ("store = \"memory:\"", &[("1:9", "loses all records")]),
+    // Gateways on one port with a store each would execute twice.
+    ("reuse_port = true", &[("1:14", "write an absolute path")]),
+    (
+        "store = \"memory:\"\nreuse_port = true",
+        &[("1:9", "loses all records"), ("2:14", "`memory:` is not")],
+    ),
     (
         "[admin]\nlisten = \"0.0.0.0:1\"",
         &[("2:10", "set SEMEL_ADMIN_TOKEN or `[admin] token_file`")],

@@ -57,7 +57,7 @@ fn seconds(text: &str) -> Duration {
 
 #[test]
 fn a_unit_is_not_killed_while_it_drains() {
-    let drain = config().drain;
+    let drain = config().drain_delay + config().drain;
     for unit in ["gateway", "worker"] {
         let name = format!("deploy/systemd/semel-{unit}.service");
         let stop = &values(&name, "TimeoutStopSec=")[0];
