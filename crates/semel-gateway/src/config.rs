@@ -22,6 +22,7 @@
 
 mod address;
 mod admin;
+mod dialect;
 mod document;
 mod environment;
 mod fingerprint;
@@ -59,6 +60,7 @@ use semel_seal::Keyring;
 
 pub use address::{CacheUrl, Listen, SecretUrl, StoreUrl, Upstream};
 pub use admin::AdminConfig;
+pub use dialect::DialectName;
 pub use environment::Environment;
 pub use limits::Limits;
 pub use outbox::{Destination, OutboxConfig, SigningSecret};
@@ -150,23 +152,6 @@ pub struct TlsConfig {
     pub certificate: PathBuf,
     /// PEM file of its private key.
     pub key: PathBuf,
-}
-
-/// The name of a dialect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DialectName {
-    /// The IETF draft.
-    Ietf,
-    /// Stripe's API.
-    Stripe,
-}
-
-impl FromStr for DialectName {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        table::choice(text, &[("ietf", Self::Ietf), ("stripe", Self::Stripe)])
-    }
 }
 
 /// Command-line flags. An absent flag leaves the setting to the environment and the file.

@@ -2,6 +2,7 @@
 
 mod error;
 mod open;
+mod readiness;
 mod reload;
 
 use std::io::ErrorKind;
@@ -14,8 +15,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use metrics_exporter_prometheus::PrometheusHandle;
+use semel_core::Store;
 use semel_core::store::AnyStore;
-use semel_core::{OperationId, Store};
 use semel_http::Layer;
 use semel_seal::Sealed;
 use semel_worker::{Reconcilers, RecordCountScan, Worker};
@@ -35,6 +36,7 @@ use crate::service::{CurrentLayer, GatewayService, InternalRoutes};
 use crate::upstream::Forward;
 use crate::{activity, admin, assemble, outbox, reconcile, telemetry, webhooks};
 use open::open_stores;
+use readiness::Readiness;
 use reload::reload;
 
 pub use error::Error;
@@ -402,25 +404,4 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
         path: path.display().to_string(),
         source,
     })
-}
-
-/// What the readiness check looks at.
-#[derive(Clone)]
-struct Readiness<S> {
-    store: S,
-    watch: StoreWatch,
-    stopping: CancellationToken,
-}
-
-impl<S: Store> Readiness<S> {
-    /// Looks up a record that cannot exist.
-    async fn check(self) -> Result<(), String> {
-        if self.stopping.is_cancelled() {
-            return Err("the process is stopping".to_owned());
-        }
-        let trusted = self.watch.check();
-        let found = self.store.find(OperationId::from_bytes([0; 16])).await;
-        let ready = trusted.and(found.map(drop));
-        ready.map_err(|error| error.to_string())
-    }
 }

@@ -1,8 +1,8 @@
 //! Gateways are restarted one after the other under load, and no client notices: behind a load balancer
 //! that probes them, and on one machine, where the new process shares the port of the old one.
 //!
-//! `SEMEL_RESTART_RATE=2000` makes the run as long and as fast as a release requires, and
-//! `SEMEL_RESTART_STORE` names a store other than a file.
+//! By hand, at the rate of a release: `SEMEL_RESTART_RATE=2000`, with the `SEMEL_RESTART_PROGRAM` that is
+//! shipped and, where it is not a file, its `SEMEL_RESTART_STORE`.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ use semel_core::Status;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpListener;
 use tokio::task::{JoinSet, block_in_place};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use crate::support::http::{Connection, get, payment};
 use crate::support::{Gateway, GatewayDirectory, TEST_TIMEOUT, semel};
@@ -34,12 +34,13 @@ const GATEWAYS: usize = 3;
 /// How often the balancer probes.
 const PROBE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Clients with a connection that stays open, and as many that open one for each request.
-const CLIENTS: usize = 10;
-
 /// Requests of all clients in a second, unless the variable says otherwise. A slow machine sends
 /// fewer.
 const RATE: u32 = 100;
+
+/// Requests of one client in a second. Half of the clients keep their connection open, the others open
+/// one for each request.
+const RATE_OF_A_CLIENT: u32 = 5;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rolling_restart_behind_a_load_balancer_fails_no_request() {
@@ -142,6 +143,7 @@ enum Balancing {
 struct Load {
     state: Arc<LoadState>,
     clients: JoinSet<()>,
+    began: Instant,
 }
 
 struct LoadState {
@@ -169,16 +171,22 @@ impl Load {
                 clients.spawn(Arc::clone(&state).probe(position, admin));
             }
         }
-        let pause = Duration::from_secs(1) * u32::try_from(CLIENTS * 2).unwrap() / rate;
-        for client in 0..CLIENTS * 2 {
+        let pause = Duration::from_secs(1) / RATE_OF_A_CLIENT;
+        for client in 0..rate / RATE_OF_A_CLIENT {
+            let client = usize::try_from(client).unwrap();
             clients.spawn(Arc::clone(&state).pay(client, pause));
         }
-        Self { state, clients }
+        let began = Instant::now();
+        Self {
+            state,
+            clients,
+            began,
+        }
     }
 
     /// Returns when every client has had time for several more answers.
     async fn wait_for_more_answers(&self) {
-        let wanted = self.state.answers.load(Ordering::SeqCst) + CLIENTS * 2 * 5;
+        let wanted = self.state.answers.load(Ordering::SeqCst) + self.clients.len() * 5;
         let answered = async {
             while self.state.answers.load(Ordering::SeqCst) < wanted {
                 tokio::time::sleep(PROBE_INTERVAL).await; // sleeps because it polls the clients
@@ -200,7 +208,8 @@ impl Load {
         let executions = app.executions.lock().unwrap();
         assert_eq!(executions.len(), answers);
         assert!(executions.values().all(|times| *times == 1));
-        println!("{answers} payments, no failure");
+        let rate = answers as u64 / self.began.elapsed().as_secs().max(1);
+        println!("{answers} payments, {rate} in a second, no failure");
     }
 }
 

@@ -23,8 +23,9 @@ use super::table::Table;
 use super::telemetry::TelemetryDocument;
 use super::{
     CacheUrl, DialectName, Environment, Limits, Listen, OutboxConfig, PolicyConfig, RouteConfig,
-    StoreUrl, TenantFrom, TenantRule, TlsConfig, Upstream, WebhookConfig, address, header_name,
-    hosts, key_storage, limits, outbox, policy, read_file, reconcile, route, tenant, webhook,
+    StoreUrl, TenantFrom, TenantRule, TlsConfig, Upstream, WebhookConfig, address, dialect,
+    header_name, hosts, key_storage, limits, outbox, policy, read_file, reconcile, route, tenant,
+    webhook,
 };
 use crate::error_pages::ERROR_PATH;
 
@@ -91,7 +92,7 @@ impl Document {
         let trusted_proxies = address::read_trusted_proxies(&mut top);
         let store = top.parsed("store", StoreUrl::from_str);
         let cache = top.parsed("cache", CacheUrl::from_str);
-        let dialect = read_dialect(&mut top, dialect);
+        let dialect = dialect::read(&mut top, dialect);
         let (header, replayed_header) = read_headers(&mut top);
         let hosts = hosts::read(&mut top);
         let error_base = top.parsed("error_base", read_error_base);
@@ -175,25 +176,6 @@ impl Document {
             outbox,
             telemetry,
         })
-    }
-}
-
-fn read_dialect(top: &mut Table<'_>, overriding: Option<DialectName>) -> Dialect {
-    let in_file = top.parsed("dialect", DialectName::from_str);
-    let lenient = top.boolean("lenient");
-    let in_file = in_file.map(Spanned::into_inner);
-    if let (Some(DialectName::Stripe), Some(lenient)) = (in_file, &lenient) {
-        top.problems.at(
-            lenient.span(),
-            "`lenient` applies to `dialect = \"ietf\"` only: in the Stripe dialect, quotes are part of \
-             the key",
-        );
-    }
-    match overriding.or(in_file) {
-        Some(DialectName::Stripe) => Dialect::Stripe,
-        Some(DialectName::Ietf) | None => Dialect::Ietf {
-            lenient: lenient.is_none_or(Spanned::into_inner),
-        },
     }
 }
 
