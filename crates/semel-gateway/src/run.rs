@@ -1,5 +1,6 @@
 //! The process: starts both listeners and the worker, runs until a signal, then drains.
 
+mod deadline;
 mod error;
 mod open;
 mod readiness;
@@ -10,7 +11,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
@@ -22,7 +23,6 @@ use semel_seal::Sealed;
 use semel_worker::{Reconcilers, RecordCountScan, Worker};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::activity::Counts;
@@ -35,6 +35,7 @@ use crate::server::{Limits, Tls, Workers, bind};
 use crate::service::{CurrentLayer, GatewayService, InternalRoutes};
 use crate::upstream::Forward;
 use crate::{activity, admin, assemble, outbox, reconcile, telemetry, webhooks};
+use deadline::Deadline;
 use open::open_stores;
 use readiness::Readiness;
 use reload::reload;
@@ -371,32 +372,6 @@ fn limits(config: &Config) -> Limits {
     limits.drain_delay = config.drain_delay;
     limits.drain = config.drain;
     limits
-}
-
-/// The end of the drain. Connections, and then executions whose clients are gone, share one
-/// `drain` duration that starts when the process is asked to stop.
-#[derive(Clone)]
-struct Deadline {
-    drain: Duration,
-    at: Arc<OnceLock<Instant>>,
-}
-
-impl Deadline {
-    fn new(drain: Duration, stop: CancellationToken) -> Self {
-        let at = Arc::new(OnceLock::new());
-        let deadline = Self { drain, at };
-        let set = deadline.clone();
-        tokio::spawn(async move {
-            stop.cancelled().await;
-            set.at.get_or_init(|| Instant::now() + set.drain);
-        });
-        deadline
-    }
-
-    fn remaining(&self) -> Duration {
-        let at = self.at.get_or_init(|| Instant::now() + self.drain);
-        at.saturating_duration_since(Instant::now())
-    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Error> {
