@@ -11,6 +11,7 @@
 )]
 
 pub mod process;
+pub mod sdks;
 pub mod servers;
 
 use std::path::PathBuf;

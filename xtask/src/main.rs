@@ -7,7 +7,6 @@
 
 mod lint;
 mod quick;
-mod sdks;
 mod skips;
 mod test;
 mod tidy;

@@ -14,6 +14,12 @@ use crate::process::{Interrupt, Interrupted, run_interruptible};
 /// How long a registry may be silent, in seconds. Without a network, installation takes this long to fail.
 const REGISTRY_PATIENCE: &str = "15";
 
+/// Dependencies of Patroni that are published as source only. All other packages come as wheels, whose
+/// installation runs no code of a package.
+const SOURCE_ONLY: &str = "python-etcd,ydiff";
+/// Where tests find Patroni.
+pub const PATRONI: &str = "SEMEL_PATRONI";
+
 /// Packages that tests load, in one directory.
 #[derive(Debug)]
 struct Sdk {
@@ -32,7 +38,7 @@ enum Language {
     Node,
 }
 
-const ALL: [Sdk; 8] = [
+const ALL: [Sdk; 9] = [
     Sdk {
         name: "stripe-python",
         variable: "SEMEL_STRIPE_PYTHON",
@@ -93,6 +99,16 @@ const ALL: [Sdk; 8] = [
             ("uvicorn", "uvicorn==0.54.0"),
         ],
     },
+    // Elects the leader of a PostgreSQL cluster.
+    Sdk {
+        name: "patroni",
+        variable: PATRONI,
+        language: Language::Python,
+        packages: &[
+            ("patroni.dcs.etcd3", "patroni[etcd3]==4.1.5"),
+            ("psycopg", "psycopg[binary]==3.3.8"),
+        ],
+    },
 ];
 
 impl Sdk {
@@ -117,7 +133,8 @@ impl Sdk {
         }
     }
 
-    /// The commands that install it into a new directory. They run no code of a package.
+    /// The commands that install it into a new directory. They run no code of a package, but of those
+    /// that are [source only](SOURCE_ONLY).
     fn install_commands(&self, directory: &Path) -> Vec<Command> {
         match self.language {
             Language::Python => {
@@ -127,6 +144,7 @@ impl Sdk {
                 install
                     .args(["-m", "pip", "install", "--quiet"])
                     .args(["--disable-pip-version-check", "--only-binary=:all:"])
+                    .args(["--no-binary", SOURCE_ONLY])
                     .args(["--retries=1", "--timeout", REGISTRY_PATIENCE])
                     .args(self.requirements());
                 vec![environment, install]
@@ -174,13 +192,13 @@ impl Sdk {
 }
 
 /// The SDKs of this run.
-pub(crate) struct Sdks {
+pub struct Sdks {
     installed: Vec<(&'static str, PathBuf)>,
 }
 
 impl Sdks {
     /// The variables to add to the environment of the tests.
-    pub(crate) fn environment(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+    pub fn environment(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         self.installed
             .iter()
             .map(|(variable, path)| (*variable, path.as_path()))
@@ -189,10 +207,29 @@ impl Sdks {
 
 /// Installs the SDKs. Prints which ones cannot be installed, without the language or the network;
 /// their tests are skipped.
-pub(crate) fn install(root: &Path, may_install: bool, interrupt: &Interrupt) -> Result<Sdks> {
+pub fn install(root: &Path, may_install: bool, interrupt: &Interrupt) -> Result<Sdks> {
+    install_some(root, may_install, interrupt, |_| true)
+}
+
+/// Like [`install`], but only the SDK with this variable.
+pub fn install_for(
+    variable: &str,
+    root: &Path,
+    may_install: bool,
+    interrupt: &Interrupt,
+) -> Result<Sdks> {
+    install_some(root, may_install, interrupt, |sdk| sdk.variable == variable)
+}
+
+fn install_some(
+    root: &Path,
+    may_install: bool,
+    interrupt: &Interrupt,
+    wanted: impl Fn(&&Sdk) -> bool,
+) -> Result<Sdks> {
     let sdks = sdk_directory(root, env::var_os("CARGO_TARGET_DIR"));
     let mut installed = Vec::new();
-    for sdk in &ALL {
+    for sdk in ALL.iter().filter(wanted) {
         let Sdk { name, variable, .. } = sdk;
         if env::var_os(variable).is_some_and(|path| !path.is_empty()) {
             println!("{name}: given by {variable}");
@@ -280,6 +317,7 @@ mod tests {
         assert_eq!(names[1], "stripe-node-23.1.0");
         assert_eq!(names[2], "psycopg-3.3.8");
         assert_eq!(names[7], "python-web-5.2.19-3.1.3-27.0.1-0.28.1-0.54.0");
+        assert_eq!(names[8], "patroni-4.1.5-3.3.8");
     }
 
     #[test]

@@ -11,9 +11,9 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::process::{Interrupt, cargo, has_cargo_tool, run_interruptible, target_directory};
 use crate::servers::{self, Server, Servers};
+use crate::skips;
 use crate::workspace::{self, Part};
-use crate::{sdks, skips};
-use xtask::FEATURES;
+use xtask::{FEATURES, sdks};
 
 /// Tests read the browser's path from this variable. A developer's setting wins.
 const BROWSER: &str = "SEMEL_CHROMIUM";

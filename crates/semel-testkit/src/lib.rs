@@ -4,7 +4,8 @@
 //! [`conformance`] is the suite that every store runs; [`histories`] compares a store with the state
 //! machine over random histories; [`ManualClock`] controls the time of both; [`Faulty`] injects
 //! faults into any store. [`pg_proxy`] cuts connections to PostgreSQL at exact points, such as
-//! between a commit and its reply, and [`postgres_server`] is a server that a test can crash.
+//! between a commit and its reply, [`postgres_server`] is a server that a test can crash, and
+//! [`cluster`] three of them with failover, whose network, disks and clocks can fail as well.
 //!
 //! A store's author writes one [`Harness`](conformance::Harness) and two lines:
 //!
@@ -47,6 +48,7 @@
 )]
 
 pub mod clock;
+pub mod cluster;
 pub mod conformance;
 pub mod database;
 pub mod faulty;
@@ -55,6 +57,8 @@ pub mod histories;
 pub mod model;
 pub mod pg_proxy;
 pub mod postgres_server;
+pub mod shifted_clock;
+pub mod small_disk;
 
 pub use clock::ManualClock;
 pub use faulty::Faulty;

@@ -42,9 +42,9 @@ pub struct Server {
 }
 
 #[derive(Debug)]
-struct User {
-    id: u32,
-    group: u32,
+pub(crate) struct User {
+    pub(crate) id: u32,
+    pub(crate) group: u32,
 }
 
 impl Server {
@@ -185,7 +185,7 @@ fn runs(command: &mut Command) -> bool {
 }
 
 /// The newest complete version, or else the one in the search path.
-fn find_programs() -> Option<PathBuf> {
+pub(crate) fn find_programs() -> Option<PathBuf> {
     let versions = fs::read_dir(DEBIAN_VERSIONS).into_iter().flatten();
     let newest = versions
         .filter_map(|entry| {
@@ -210,7 +210,7 @@ fn is_complete(directory: &Path) -> bool {
 
 /// The user to switch to: only if we are root; `None` if no unprivileged user exists.
 #[allow(clippy::option_option, reason = "whether it can run, and as whom")]
-fn unprivileged_user() -> Option<Option<User>> {
+pub(crate) fn unprivileged_user() -> Option<Option<User>> {
     if numeric_id("-u", None)? != 0 {
         return Some(None);
     }

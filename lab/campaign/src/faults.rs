@@ -8,6 +8,7 @@ use anyhow::Result;
 use rusqlite::Connection;
 use rustix::process::Signal;
 use semel_testkit::pg_proxy::Trigger;
+use semel_testkit::shifted_clock::Shifted;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -50,9 +51,14 @@ pub(crate) struct RecoveryLocks {
     processes: [Mutex<()>; GATEWAYS + 3],
     /// What was deployed last, for each store.
     deployed: [Mutex<Settings>; 2],
+    cluster: Mutex<()>,
 }
 
 impl RecoveryLocks {
+    pub(crate) fn cluster(&self) -> &Mutex<()> {
+        &self.cluster
+    }
+
     pub(crate) fn deployed(&self, leg: Leg) -> &Mutex<Settings> {
         &self.deployed[match leg {
             Leg::Postgres => 0,
@@ -144,7 +150,7 @@ impl FaultInjector {
     }
 
     /// The last gateway, with or without a clock of its own.
-    fn restart_shifted(&self, clock: Option<Arc<crate::clock::Shifted>>) -> Result<()> {
+    fn restart_shifted(&self, clock: Option<Arc<Shifted>>) -> Result<()> {
         let process = &self.test_bed.gateways[GATEWAYS - 1].process;
         process.kill();
         process.set_clock(clock);
@@ -229,17 +235,21 @@ impl FaultInjector {
             Action::FillDisk(ms) => self.fill_disk(ms).await?,
             Action::Deploy(deploy) => self.deploy(deploy, ends).await?,
             Action::Attack(target) => self.attack(target, ends).await?,
+            Action::Cluster(fault) => self.break_cluster(fault, ends).await?,
         }
         Ok(())
     }
 
     async fn crash_postgres(&self, ms: u64) -> Result<()> {
         let _recovering = self.recovering.postgres.lock().await;
-        let server = Arc::clone(&self.test_bed.postgres);
-        tokio::task::spawn_blocking(move || server.stop_immediate()).await?;
+        let Some(server) = &self.test_bed.postgres else {
+            return Ok(());
+        };
+        let crashed = Arc::clone(server);
+        tokio::task::spawn_blocking(move || crashed.stop_immediate()).await?;
         self.recorder.fault("crash_postgres", "postgres");
         sleep(Duration::from_millis(ms)).await;
-        let server = Arc::clone(&self.test_bed.postgres);
+        let server = Arc::clone(server);
         tokio::task::spawn_blocking(move || server.start_again()).await?;
         Ok(())
     }
@@ -274,7 +284,7 @@ impl FaultInjector {
             refused?;
             self.recorder.fault("fill_disk", "sqlite");
         }
-        disk.free()
+        Ok(disk.free()?)
     }
 
     /// Counted only if the same process was stopped for longer than a lease.
@@ -314,8 +324,10 @@ impl FaultInjector {
 
     /// Terminates connections of PostgreSQL; none if the server cannot be reached.
     async fn terminate(&self, count: i64, chosen: i64) {
-        let url = self.test_bed.postgres.url();
-        let Ok((client, connection)) = tokio_postgres::connect(&url, NoTls).await else {
+        let Some(server) = &self.test_bed.postgres else {
+            return;
+        };
+        let Ok((client, connection)) = tokio_postgres::connect(&server.url(), NoTls).await else {
             return;
         };
         let talking = tokio::spawn(connection);

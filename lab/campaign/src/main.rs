@@ -4,6 +4,9 @@
 //! in front of the payments example, whose provider keeps a ledger on the disk and never fails.
 //! Clients retry. [`plan`] schedules the faults, [`faults`] injects them, and [`heal`] finishes every
 //! operation at the end. The checker then compares the clients' history with the ledger.
+//!
+//! With `--cluster` the gateways and the worker share a PostgreSQL cluster with failover instead
+//! ([`cluster`]), and the phases are those of its faults.
 #![allow(
     clippy::print_stdout,
     reason = "this is a command for a person or a build log to read"
@@ -11,9 +14,8 @@
 
 mod chaos;
 mod client;
-mod clock;
+mod cluster;
 mod deploy;
-mod disk;
 mod faults;
 mod heal;
 mod hostile;
@@ -45,15 +47,17 @@ use client::{Client, Shared};
 use faults::FaultInjector;
 use heal::Recovery;
 use operation::Operations;
-use plan::Phase;
+use plan::{Mode, Phase};
 use random::Random;
 use record::Recorder;
 use result::Skipped;
-use test_bed::{Programs, TestBed};
+use test_bed::{LEDGER, Programs, TestBed};
 
 /// Far longer than it takes: a run that is not over by then hangs.
 const LONG_LIMIT: Duration = Duration::from_mins(30);
 const SHORT_LIMIT: Duration = Duration::from_mins(10);
+/// Each of its faults waits for an election.
+const CLUSTER_LIMIT: Duration = Duration::from_hours(2);
 
 /// Injects every known fault into a running Semel, and counts the effects.
 #[derive(Parser)]
@@ -79,6 +83,9 @@ struct Arguments {
     /// Only these phases; such a run requires no number of faults
     #[arg(long, value_delimiter = ',')]
     phases: Vec<String>,
+    /// A PostgreSQL cluster with failover instead of one server, and its faults
+    #[arg(long)]
+    cluster: bool,
     /// Pass although this machine cannot inject every fault
     #[arg(long)]
     allow_skips: bool,
@@ -101,10 +108,10 @@ fn main() -> ExitCode {
 
 #[tokio::main]
 async fn perform(arguments: &Arguments) -> Result<bool> {
-    let limit = if arguments.short {
-        SHORT_LIMIT
-    } else {
-        LONG_LIMIT
+    let limit = match (arguments.short, arguments.cluster) {
+        (true, _) => SHORT_LIMIT,
+        (false, false) => LONG_LIMIT,
+        (false, true) => CLUSTER_LIMIT,
     };
     // Installed first: dropping the run stops every process that it started.
     let mut interrupted = signal(SignalKind::interrupt())?;
@@ -119,15 +126,24 @@ async fn perform(arguments: &Arguments) -> Result<bool> {
 }
 
 async fn campaign(arguments: &Arguments) -> Result<bool> {
-    let unknown = |name: &&String| !plan::names().any(|known| known == name.as_str());
+    let mode = if arguments.cluster {
+        Mode::Cluster
+    } else {
+        Mode::Server
+    };
+    let unknown = |name: &&String| !mode.names().any(|known| known == name.as_str());
     if let Some(name) = arguments.phases.iter().find(unknown) {
         bail!("there is no phase {name}");
     }
     let temporary = tempfile::tempdir()?;
     let place = arguments.keep.as_deref().unwrap_or(temporary.path());
     fs::create_dir_all(place)?;
+    if place.join(LEDGER).exists() {
+        // The provider appends to its ledger: the charges of both runs would look like duplicates.
+        bail!("{} holds an earlier run: remove it", place.display());
+    }
     let seed = arguments.seed.unwrap_or_else(any_seed);
-    let mut phases = plan::draw(seed, arguments.short, &arguments.phases);
+    let mut phases = plan::draw(seed, mode, arguments.short, &arguments.phases);
     let schedule = place.join("schedule.json");
     // Before anything is started, so that a run that dies can be repeated.
     fs::write(
@@ -140,7 +156,7 @@ async fn campaign(arguments: &Arguments) -> Result<bool> {
         semel: absolute(&arguments.semel)?,
         payments: absolute(&arguments.payments)?,
     };
-    let test_bed = Arc::new(TestBed::prepare(&programs, &absolute(place)?, seed).await?);
+    let test_bed = Arc::new(TestBed::prepare(&programs, &absolute(place)?, seed, mode).await?);
     let skipped = skip(&mut phases, &test_bed);
     let schedule = plan::schedule(&phases);
     let history = place.join("history.jsonl");
@@ -151,16 +167,21 @@ async fn campaign(arguments: &Arguments) -> Result<bool> {
     };
     let (recorder, writing) = Recorder::create(&history, run)?;
     test_bed.chaos.witness().begin(recorder.clone());
-    run_all(arguments, &test_bed, recorder, &phases, seed).await?;
+    run_all(arguments, &test_bed, recorder.clone(), &phases, seed).await?;
+    let pauses = recorder.pauses();
+    drop(recorder);
     let ledger = test_bed.ledger.clone();
     drop(test_bed);
     writing.finish()?;
 
     let mut report = semel_campaign_checker::check(&history, &[ledger])?;
     if arguments.phases.is_empty() {
-        result::require(&mut report, arguments.short, &skipped);
+        result::require(&mut report, mode, arguments.short, &skipped);
     }
-    let result = result::to_json(&report, schedule, &skipped, arguments.allow_skips)?;
+    let mut result = result::to_json(&report, schedule, &skipped, arguments.allow_skips)?;
+    if arguments.cluster {
+        result::add_pauses(&mut result, &pauses, arguments.phases.is_empty());
+    }
     fs::write(&arguments.json, serde_json::to_vec_pretty(&result)?)
         .with_context(|| format!("cannot write {}", arguments.json.display()))?;
     println!("{}", result::summary(&result));
@@ -169,9 +190,11 @@ async fn campaign(arguments: &Arguments) -> Result<bool> {
 
 /// Leaves out the faults that this machine cannot inject.
 fn skip(phases: &mut Vec<Phase>, test_bed: &TestBed) -> Vec<Skipped> {
+    let no_clocks = cluster::cannot_move_clocks();
     let reasons = [
         ("clocks", test_bed.clock.as_ref().err()),
         ("disk_full", test_bed.disk.as_ref().err()),
+        ("cluster_clocks", no_clocks.as_ref()),
     ];
     let mut skipped = Vec::new();
     for (phase, reason) in reasons {

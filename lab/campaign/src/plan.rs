@@ -1,9 +1,12 @@
 //! The schedule of faults, drawn from the seed before anything is started.
 
+mod cluster;
+
 use serde_json::{Value, json};
 
-use crate::chaos::Mode;
+use crate::chaos::Mode as Upstream;
 use crate::client::Traffic;
+use crate::cluster::ClusterFault;
 use crate::deploy::Deploy;
 use crate::operation::Leg;
 use crate::random::Random;
@@ -54,7 +57,7 @@ pub(crate) enum Action {
     /// The last gateway's clock is off by this many seconds from now on.
     MoveClock(i64),
     /// How the application's answers fail from now on.
-    Upstream(Mode),
+    Upstream(Upstream),
     FlushRedis,
     /// Killed, and started again this many milliseconds later.
     KillRedis(u64),
@@ -64,6 +67,17 @@ pub(crate) enum Action {
     Deploy(Deploy),
     /// Clients that hold or waste what a gateway has, until the phase ends.
     Attack(Target),
+    /// A fault of the cluster.
+    Cluster(ClusterFault),
+}
+
+/// What the gateways' shared store is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// One PostgreSQL server.
+    Server,
+    /// A cluster with failover.
+    Cluster,
 }
 
 /// A phase of the campaign.
@@ -103,17 +117,37 @@ const SKETCHES: [Sketch; 18] = [
     }),
 ];
 
-/// The names of all phases.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    SKETCHES.iter().map(|(name, ..)| *name)
+impl Mode {
+    fn sketches(self) -> &'static [Sketch] {
+        match self {
+            Self::Server => &SKETCHES,
+            Self::Cluster => &cluster::SKETCHES,
+        }
+    }
+
+    /// The names of all phases.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        self.sketches().iter().map(|(name, ..)| *name)
+    }
+
+    /// Whether a run without a list of phases has this one.
+    fn has_by_default(self, short: bool, name: &str) -> bool {
+        match self {
+            Self::Cluster if short => cluster::SHORT.contains(&name),
+            Self::Server | Self::Cluster => true,
+        }
+    }
 }
 
 /// The requested phases, or all. Each has its own generator, so that a phase alone is the same as
 /// within a complete run.
-pub(crate) fn draw(seed: u64, short: bool, only: &[String]) -> Vec<Phase> {
+pub(crate) fn draw(seed: u64, mode: Mode, short: bool, only: &[String]) -> Vec<Phase> {
     let mut random = Random::new(seed);
-    let wanted = |name: &str| only.is_empty() || only.iter().any(|asked| asked == name);
-    let drawn = SKETCHES.map(|(name, long, brief, how)| {
+    let wanted = |name: &str| match only {
+        [] => mode.has_by_default(short, name),
+        only => only.iter().any(|asked| asked == name),
+    };
+    let drawn = mode.sketches().iter().map(|&(name, long, brief, how)| {
         let mut own = random.fork();
         let traffic = Traffic {
             leg: Leg::Postgres,
@@ -139,10 +173,7 @@ pub(crate) fn draw(seed: u64, short: bool, only: &[String]) -> Vec<Phase> {
             actions,
         }
     });
-    drawn
-        .into_iter()
-        .filter(|phase| wanted(phase.name))
-        .collect()
+    drawn.filter(|phase| wanted(phase.name)).collect()
 }
 
 /// The schedule as it is printed and kept.
@@ -299,11 +330,11 @@ fn upstream(drawing: &mut Drawing<'_>) {
         let one_in = random.between(3, 10);
         turn += 1;
         Action::Upstream(match turn % 5 {
-            1 => Mode::ResetMidResponse { one_in },
-            2 => Mode::ResetBeforeResponse { one_in },
-            3 => Mode::AnswerInstead { one_in },
-            4 => Mode::RefuseSome { one_in },
-            _ => Mode::Delay {
+            1 => Upstream::ResetMidResponse { one_in },
+            2 => Upstream::ResetBeforeResponse { one_in },
+            3 => Upstream::AnswerInstead { one_in },
+            4 => Upstream::RefuseSome { one_in },
+            _ => Upstream::Delay {
                 ms: random.between(100, 800),
             },
         })
@@ -364,15 +395,15 @@ mod tests {
     #[test]
     fn a_seed_gives_the_same_schedule_and_a_phase_alone_is_the_same() {
         assert_eq!(
-            schedule(&draw(7, false, &[])),
-            schedule(&draw(7, false, &[]))
+            schedule(&draw(7, Mode::Server, false, &[])),
+            schedule(&draw(7, Mode::Server, false, &[]))
         );
         assert_ne!(
-            schedule(&draw(7, false, &[])),
-            schedule(&draw(8, false, &[]))
+            schedule(&draw(7, Mode::Server, false, &[])),
+            schedule(&draw(8, Mode::Server, false, &[]))
         );
-        let whole = draw(7, false, &[]);
-        let alone = draw(7, false, &["stops".to_owned()]);
+        let whole = draw(7, Mode::Server, false, &[]);
+        let alone = draw(7, Mode::Server, false, &["stops".to_owned()]);
         let within = whole.iter().find(|phase| phase.name == "stops").unwrap();
         assert_eq!(alone.len(), 1);
         assert_eq!(alone[0].actions, within.actions);
@@ -381,7 +412,7 @@ mod tests {
     #[test]
     fn the_long_run_has_enough_of_what_matters_most() {
         for seed in 0..20 {
-            let phases = draw(seed, false, &[]);
+            let phases = draw(seed, Mode::Server, false, &[]);
             let actions = || phases.iter().flat_map(|phase| &phase.actions);
             let count =
                 |which: fn(&Action) -> bool| actions().filter(|(_, action)| which(action)).count();
@@ -389,5 +420,30 @@ mod tests {
             let cuts = count(|action| matches!(action, Action::CutAfterCommit(..)));
             assert!(cuts >= 1_500, "{cuts}");
         }
+    }
+
+    #[test]
+    fn the_long_run_of_a_cluster_has_ten_of_the_main_faults_and_the_short_one_two_in_all() {
+        let faults = |phases: &[Phase]| -> Vec<(&'static str, usize)> {
+            let broken = phases.iter().filter(|phase| !phase.actions.is_empty());
+            broken
+                .map(|phase| (phase.name, phase.actions.len()))
+                .collect()
+        };
+        let long = faults(&draw(7, Mode::Cluster, false, &[]));
+        assert_eq!(
+            long,
+            [
+                ("cluster_switchovers", 10),
+                ("cluster_kills", 10),
+                ("cluster_freezes", 10),
+                ("cluster_partitions", 10),
+                ("cluster_standby_lost", 4),
+                ("cluster_disk_full", 3),
+                ("cluster_clocks", 4),
+            ]
+        );
+        let short = faults(&draw(7, Mode::Cluster, true, &[]));
+        assert_eq!(short, [("cluster_switchovers", 1), ("cluster_kills", 1)]);
     }
 }

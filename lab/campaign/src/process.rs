@@ -11,9 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use rustix::process::{Pid, Signal, kill_process};
+use semel_testkit::shifted_clock::Shifted;
 use tokio::time::{Instant, sleep};
-
-use crate::clock::Shifted;
 
 /// Below those that the system gives to outgoing connections: while a process is down, one of them
 /// could take its port, and it could not start again.

@@ -6,7 +6,8 @@ use std::path::Path;
 use semel_campaign_checker::Report;
 use serde_json::{Value, json};
 
-use crate::plan::Phase;
+use crate::cluster::{LONGEST_PAUSE, Pause};
+use crate::plan::{Mode, Phase};
 
 /// The minimum number of each fault, or of what the checker counts, in the long run and in the short
 /// one. A run with too few faults proves nothing. Numbers that depend on the speed of the machine are
@@ -55,13 +56,35 @@ const REQUIRED: [(&str, u64, u64); 42] = [
     ("roll_out", 70, 5),
     ("refused_deploy", 10, 1),
 ];
+/// The same for a cluster.
+const REQUIRED_OF_CLUSTER: [(&str, u64, u64); 11] = [
+    ("operations", 200_000, 500),
+    ("ok", 200_000, 500),
+    ("executions", 200_000, 500),
+    ("replayed", 200_000, 500),
+    ("cluster_switch_over", 10, 1),
+    ("cluster_kill", 10, 1),
+    ("cluster_freeze", 10, 0),
+    ("cluster_partition", 10, 0),
+    ("cluster_lose_standby", 4, 0),
+    ("cluster_fill_disk", 3, 0),
+    ("cluster_move_clock", 4, 0),
+];
 /// Faults that only one phase injects.
-const ONLY_IN: [(&str, &str); 2] = [("fill_disk", "disk_full"), ("move_clock", "clocks")];
+const ONLY_IN: [(&str, &str); 3] = [
+    ("fill_disk", "disk_full"),
+    ("move_clock", "clocks"),
+    ("cluster_move_clock", "cluster_clocks"),
+];
 
 /// Adds the requirements of a full run. A run of some phases only has none, and faults that this
 /// machine cannot inject are not required but reported as skipped.
-pub(crate) fn require(report: &mut Report, short: bool, skipped: &[Skipped]) {
-    for (name, long, brief) in REQUIRED {
+pub(crate) fn require(report: &mut Report, mode: Mode, short: bool, skipped: &[Skipped]) {
+    let required: &[_] = match mode {
+        Mode::Server => &REQUIRED,
+        Mode::Cluster => &REQUIRED_OF_CLUSTER,
+    };
+    for &(name, long, brief) in required {
         let only_in = ONLY_IN.iter().find(|(what, _)| *what == name);
         let cannot =
             only_in.is_some_and(|(_, phase)| skipped.iter().any(|one| one.phase == *phase));
@@ -93,6 +116,21 @@ pub(crate) fn to_json(
         .collect();
     result["passed"] = (report.passed && (allow_skips || skipped.is_empty())).into();
     Ok(result)
+}
+
+/// Adds how long the gateways had no success after each fault. A full run fails where that was too
+/// long.
+pub(crate) fn add_pauses(result: &mut Value, pauses: &[Pause], is_full: bool) {
+    let limited = pauses.iter().filter(|pause| pause.is_limited);
+    let longest = limited.map(|pause| pause.worst_gateway_ms).max();
+    let longest = longest.unwrap_or_default();
+    let limit = u64::try_from(LONGEST_PAUSE.as_millis()).unwrap_or(u64::MAX);
+    result["pauses"] = json!(pauses);
+    result["longest_pause_ms"] = longest.into();
+    result["pause_limit_ms"] = limit.into();
+    if is_full && longest > limit {
+        result["passed"] = false.into();
+    }
 }
 
 /// The text before the run. The file has every single fault.
@@ -140,6 +178,10 @@ pub(crate) fn summary(result: &Value) -> String {
         "skipped",
     ] {
         let _ = writeln!(text, "{name}: {}", result[name]);
+    }
+    if let Some(longest) = result["longest_pause_ms"].as_u64() {
+        let limit = &result["pause_limit_ms"];
+        let _ = writeln!(text, "longest pause: {longest} ms of at most {limit} ms");
     }
     let requirements = result["requirements"].as_array().into_iter().flatten();
     for unmet in requirements.filter(|one| one["met"] == false) {

@@ -7,26 +7,30 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use semel_testkit::cluster::Cluster;
 use semel_testkit::pg_proxy::Proxy;
 use semel_testkit::postgres_server::Server;
+use semel_testkit::shifted_clock::Shifted;
+use semel_testkit::small_disk::SmallDisk;
 use serde_json::Value;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use crate::chaos::Chaos;
 use crate::client::Gateway;
-use crate::clock::Shifted;
+use crate::cluster;
 use crate::deploy::Settings;
-use crate::disk::SmallDisk;
 use crate::http;
 use crate::operation::Leg;
-use crate::plan::{GATEWAYS, Target};
+use crate::plan::{GATEWAYS, Mode, Target};
 use crate::process::{Process, free_address};
 use crate::redis::Redis;
 
 /// Where the application keeps its payments, if it exists: its process is killed but the machine is
 /// not, and this leaves the disk to the ledger.
 const MEMORY: &str = "/dev/shm";
+/// The file of the charges.
+pub(crate) const LEDGER: &str = "ledger.jsonl";
 /// The SQLite store, on a disk of its own.
 pub(crate) const SQLITE_FILE: &str = "semel.db";
 /// The disk of the SQLite store: a few times what it needs, its log of 64 MiB included.
@@ -65,11 +69,13 @@ pub(crate) struct TestBed {
     pub(crate) app_address: SocketAddr,
     pub(crate) provider_address: SocketAddr,
     provider: Process,
-    /// One for each gateway, and one for the worker.
+    /// One for each gateway, and one for the worker; none in front of a cluster.
     pub(crate) links: Vec<Proxy>,
     pub(crate) chaos: Chaos,
     redis: Mutex<Redis>,
-    pub(crate) postgres: Arc<Server>,
+    /// The shared store, unless a cluster is.
+    pub(crate) postgres: Option<Arc<Server>>,
+    pub(crate) cluster: Option<Arc<Cluster>>,
     pub(crate) clock: Result<Arc<Shifted>, String>,
     pub(crate) disk: Result<SmallDisk, String>,
     pub(crate) ledger: PathBuf,
@@ -144,14 +150,58 @@ impl Launcher<'_> {
     }
 }
 
+/// The store that the gateways and the worker share.
+struct SharedStore {
+    server: Option<Arc<Server>>,
+    cluster: Option<Arc<Cluster>>,
+    links: Vec<Proxy>,
+    /// Where each gateway finds it, and then the worker.
+    urls: Vec<String>,
+}
+
+impl SharedStore {
+    async fn start(mode: Mode, place: &Path) -> Result<Self> {
+        match mode {
+            Mode::Server => {
+                let server = tokio::task::spawn_blocking(Server::start).await?;
+                let server = server.context("a campaign needs PostgreSQL's programs")?;
+                let mut links = Vec::new();
+                for _ in 0..=GATEWAYS {
+                    links.push(Proxy::in_front_of(&server.url()).await);
+                }
+                let urls = links.iter().map(|link| link.url().to_owned()).collect();
+                Ok(Self {
+                    server: Some(Arc::new(server)),
+                    cluster: None,
+                    links,
+                    urls,
+                })
+            }
+            Mode::Cluster => {
+                let cluster = cluster::start(place).await?;
+                Ok(Self {
+                    server: None,
+                    urls: vec![cluster.url(); GATEWAYS + 1],
+                    cluster: Some(Arc::new(cluster)),
+                    links: Vec::new(),
+                })
+            }
+        }
+    }
+}
+
 impl TestBed {
-    pub(crate) async fn prepare(programs: &Programs, place: &Path, seed: u64) -> Result<Self> {
+    pub(crate) async fn prepare(
+        programs: &Programs,
+        place: &Path,
+        seed: u64,
+        mode: Mode,
+    ) -> Result<Self> {
         let launcher = Launcher { programs, place };
-        let postgres = tokio::task::spawn_blocking(Server::start).await?;
-        let postgres = postgres.context("a campaign needs PostgreSQL's programs")?;
+        let shared = SharedStore::start(mode, place).await?;
         let redis = Redis::start()?;
         let memory = memory()?;
-        let ledger = place.join("ledger.jsonl");
+        let ledger = place.join(LEDGER);
         let (provider_address, app_address) = (free_address()?, free_address()?);
         let provider = launcher.provider(provider_address, &ledger);
         let database = memory.path().join("payments.db");
@@ -159,26 +209,22 @@ impl TestBed {
         let chaos = Chaos::in_front_of(app_address, seed).await?;
         let upstream = format!("http://{}", chaos.address());
 
-        let mut links = Vec::new();
-        for _ in 0..=GATEWAYS {
-            links.push(Proxy::in_front_of(&postgres.url()).await);
-        }
         // The first one runs a worker, beside the separate one.
         let gateways = (0..GATEWAYS).map(|number| {
             let name = format!("gateway-{}", number + 1);
-            launcher.gateway(&name, links[number].url(), &upstream, number == 0)
+            launcher.gateway(&name, &shared.urls[number], &upstream, number == 0)
         });
         let gateways = gateways.collect::<Result<Vec<_>>>()?;
         let worker_admin = free_address()?;
-        let worker = launcher.worker(links[GATEWAYS].url(), &upstream, worker_admin);
-        let disk = SmallDisk::mount(SMALL_DISK).map_err(|error| format!("{error:#}"));
+        let worker = launcher.worker(&shared.urls[GATEWAYS], &upstream, worker_admin);
+        let disk = SmallDisk::mount(SMALL_DISK).map_err(|error| error.to_string());
         let store = disk
             .as_ref()
             .map_or(place, SmallDisk::path)
             .join(SQLITE_FILE);
         let store = format!("sqlite:{}", store.display());
         let sqlite = launcher.gateway("gateway-sqlite", &store, &upstream, true)?;
-        let clock = Shifted::new(place).map_err(|error| format!("{error:#}"));
+        let clock = Shifted::new(place).map_err(|error| error.to_string());
         let test_bed = Self {
             gateways,
             worker,
@@ -188,10 +234,11 @@ impl TestBed {
             app_address,
             provider,
             provider_address,
-            links,
+            links: shared.links,
             chaos,
             redis: Mutex::new(redis),
-            postgres: Arc::new(postgres),
+            postgres: shared.server,
+            cluster: shared.cluster,
             clock: clock.map(Arc::new),
             disk,
             ledger,

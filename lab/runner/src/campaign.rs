@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::evidence;
 use crate::process::{Interrupt, cargo, now, run_interruptible, target_directory};
 use crate::servers::{self, Server};
-use xtask::{DIST, FEATURES};
+use xtask::{DIST, FEATURES, sdks};
 
 /// The product, built as it is shipped and by itself: other packages could enable features of shared
 /// dependencies.
@@ -20,6 +20,13 @@ const HARNESS: &[&str] = &["payments", "semel-campaign", "semel-simulation"];
 /// The number of simulation seeds, in the long run and in the short one.
 const SEEDS: &str = "20000";
 const FEW_SEEDS: &str = "1000";
+/// What a cluster needs besides PostgreSQL and Patroni, with the packages that hold them.
+const CLUSTER_PROGRAMS: [(&str, &str); 4] = [
+    ("etcd", "etcd-server"),
+    ("ip", "iproute2"),
+    ("iptables", "iptables"),
+    ("mkfs.ext4", "e2fsprogs"),
+];
 /// Where Debian keeps libraries, by architecture.
 const LIBRARIES: &str = "/usr/lib";
 
@@ -45,21 +52,7 @@ pub(crate) fn run_all(
     fs::create_dir_all(&place)?;
 
     let started = now();
-    let mut campaign = Command::new(programs.join("semel-campaign"));
-    campaign
-        .current_dir(root)
-        .arg("--semel")
-        .arg(programs.join("semel"))
-        .arg("--payments")
-        .arg(programs.join("payments"))
-        .arg("--keep")
-        .arg(fresh(&place.join("run"))?);
-    if short {
-        campaign.args(["--short", "--allow-skips"]);
-    }
-    if let Some(seed) = seed {
-        campaign.arg("--seed").arg(seed.to_string());
-    }
+    let mut campaign = command(root, &programs, fresh(&place.join("run"))?, short, seed);
     let mut simulation = Command::new(programs.join("semel-simulation"));
     simulation
         .current_dir(root)
@@ -70,11 +63,12 @@ pub(crate) fn run_all(
     }
 
     // Run both even if the first fails: the second may show the cause.
-    let broken = part(root, "campaign", short, &mut campaign, &place, &interrupt)?;
+    let called = called("cargo xtask campaign", short);
+    let broken = part(root, "campaign", &called, &mut campaign, &place, &interrupt)?;
     let simulated = part(
         root,
         "simulation",
-        short,
+        &called,
         &mut simulation,
         &place,
         &interrupt,
@@ -86,6 +80,62 @@ pub(crate) fn run_all(
         (true, false) => bail!("the simulation failed: see above"),
         (false, false) => bail!("the campaign and the simulation failed: see above"),
     }
+}
+
+/// Runs the campaign against a PostgreSQL cluster with failover, records its result, and fails if it
+/// fails.
+pub(crate) fn run_cluster(
+    root: &Path,
+    may_install: bool,
+    short: bool,
+    seed: Option<u64>,
+) -> Result<()> {
+    let interrupt = Interrupt::listen()?;
+    servers::ensure_programs(&[Server::Postgres, Server::Redis], may_install)?;
+    servers::ensure_package("libfaketime", has_libfaketime, may_install);
+    for (program, package) in CLUSTER_PROGRAMS {
+        servers::ensure_program(program, package, may_install);
+    }
+    let patroni = sdks::install_for(sdks::PATRONI, root, may_install, &interrupt)?;
+
+    build(root, short, &interrupt)?;
+    let target = target_directory(root)?;
+    let programs = target.join(if short { "debug" } else { DIST });
+    let place = target.join("campaign");
+    fs::create_dir_all(&place)?;
+    let mut campaign = command(root, &programs, fresh(&place.join("cluster"))?, short, seed);
+    campaign.arg("--cluster").envs(patroni.environment());
+    let called = called("cargo xtask campaign --cluster", short);
+    if !part(root, "cluster", &called, &mut campaign, &place, &interrupt)? {
+        bail!("the campaign against a cluster failed, or does not count: see above");
+    }
+    Ok(())
+}
+
+/// The campaign, which keeps its files in a directory.
+fn command(root: &Path, programs: &Path, keep: &Path, short: bool, seed: Option<u64>) -> Command {
+    let mut campaign = Command::new(programs.join("semel-campaign"));
+    campaign
+        .current_dir(root)
+        .arg("--semel")
+        .arg(programs.join("semel"))
+        .arg("--payments")
+        .arg(programs.join("payments"))
+        .arg("--keep")
+        .arg(keep);
+    if short {
+        campaign.args(["--short", "--allow-skips"]);
+    }
+    if let Some(seed) = seed {
+        campaign.arg("--seed").arg(seed.to_string());
+    }
+    campaign
+}
+
+/// The command line as the evidence names it.
+fn called(command: &str, short: bool) -> String {
+    let form = if short { " --short" } else { "" };
+    format!("{command}{form}")
 }
 
 /// The short form uses the features of the tests, which are built anyway.
@@ -113,7 +163,7 @@ pub(crate) fn build(root: &Path, short: bool, interrupt: &Interrupt) -> Result<(
 fn part(
     root: &Path,
     name: &str,
-    short: bool,
+    called: &str,
     command: &mut Command,
     place: &Path,
     interrupt: &Interrupt,
@@ -123,11 +173,6 @@ fn part(
     if path.exists() {
         fs::remove_file(&path)?;
     }
-    let called = if short {
-        "cargo xtask campaign --short"
-    } else {
-        "cargo xtask campaign"
-    };
     let began = evidence::began(root, called)?;
     let ended = run_interruptible(command.arg("--json").arg(&path), interrupt);
     if !path.exists() {

@@ -1,6 +1,7 @@
 //! Records the results of the verification tools, and writes `docs/evidence.md` from them.
 
 mod campaign;
+mod cluster;
 mod compare;
 mod machine;
 mod mutants;
@@ -22,9 +23,10 @@ use text::{Table, text_of};
 /// The directory of the recorded parts.
 const PLACE: &str = "target/evidence";
 /// The parts, in the order of the report.
-const PARTS: [&str; 4] = ["campaign", "simulation", "mutants", "compare"];
+const PARTS: [&str; 5] = ["campaign", "cluster", "simulation", "mutants", "compare"];
 const REPORT: &str = "docs/evidence.md";
 const TIMELINE: &str = "docs/images/evidence-timeline.svg";
+const CLUSTER: &str = "docs/images/evidence-cluster.svg";
 const THROUGHPUT: &str = "docs/images/evidence-throughput.svg";
 /// Pathspecs without the generated report: a change to it does not make the tree dirty.
 const NOT_OURS: [&str; 3] = [
@@ -36,7 +38,8 @@ const NOT_OURS: [&str; 3] = [
 const SHORT_COMMIT: usize = 12;
 const NOT_TESTED: &str = include_str!("evidence/not_tested.md");
 
-/// Records the result of one part: `campaign`, `simulation`, `mutants` or `compare`.
+/// Records the result of one part: `campaign`, `cluster`, `simulation`, `mutants` or
+/// `compare`.
 ///
 /// `began` is the result of [`began`] before the part was run; `content` is the part's result.
 pub(crate) fn record(root: &Path, part: &str, began: &Value, content: &Value) -> Result<()> {
@@ -86,6 +89,9 @@ pub(crate) fn report(root: &Path) -> Result<()> {
     };
     if let Some(campaign) = evidence.content("campaign") {
         write(TIMELINE, plot::timeline(campaign))?;
+    }
+    if let Some(cluster) = evidence.content("cluster") {
+        write(CLUSTER, plot::timeline(cluster))?;
     }
     if let Some(compare) = evidence.content("compare") {
         write(THROUGHPUT, plot::throughput(compare))?;
@@ -138,8 +144,9 @@ impl Evidence {
              command, the commit and the machine. The last section lists what was not tested.\n\n## What was run\n\n",
         );
         page.push_str(&self.what_was_run());
-        let sections: [fn(&Value) -> String; 4] = [
+        let sections: [fn(&Value) -> String; 5] = [
             campaign::section,
+            cluster::section,
             simulation::section,
             mutants::section,
             compare::section,
@@ -151,8 +158,10 @@ impl Evidence {
         }
         page.push_str("## What was not tested\n\n");
         page.push_str(NOT_TESTED);
-        if let Some(skipped) = self.content("campaign").map(campaign::skipped) {
-            page.push_str(&skipped);
+        for part in ["campaign", "cluster"] {
+            if let Some(skipped) = self.content(part).map(campaign::skipped) {
+                page.push_str(&skipped);
+            }
         }
         page.trim_end().to_owned() + "\n"
     }
@@ -275,6 +284,18 @@ mod tests {
                 "decisions": { "completed": 3 },
                 "ledger": { "charges": 100, "declined": 2, "refunds": 0 },
             },
+            "cluster": {
+                "seed": 9, "short": false, "passed": true,
+                "totals": { "operations": 200_001, "calls": 300_000, "ok": 250_000, "failed": 5,
+                    "indeterminate": 6, "executions": 200_002 },
+                "violations": { "lost_acknowledgements": 0 },
+                "requirements": [
+                    { "name": "cluster_kill", "at_least": 10, "seen": 10, "met": true } ],
+                "phases": [], "timeline": [], "skipped": [], "pause_limit_ms": 25_000,
+                "pauses": [
+                    { "fault": "Freeze(30000)", "worst_gateway_ms": 21_000 },
+                    { "fault": "Freeze(31000)", "worst_gateway_ms": 23_456 } ],
+            },
             "simulation": {
                 "first_seed": 0, "seeds": 20_000, "steps": 1_234_567, "faults": { "late": 9 },
                 "outcomes": { "replayed": 8 }, "violations": { "twice": 0 },
@@ -328,6 +349,9 @@ mod tests {
             "2026-11-16 18:00 UTC",
             "A CPU, 2 cores, 8 GiB",
             "--seed 7",
+            "200,001",
+            "| Freeze | 2 | 23,456 | 23,456 |",
+            "images/evidence-cluster.svg",
             "123,456",
             "| 500 | 512 |",
             "20,000",
@@ -367,7 +391,7 @@ mod tests {
         contents["campaign"]["short"] = true.into();
         contents.as_object_mut().unwrap().remove("mutants");
         let mut evidence = evidence(&contents);
-        evidence.parts[1].1["run"] = run("1234567890abcdef", false);
+        evidence.parts[2].1["run"] = run("1234567890abcdef", false);
         let warnings = evidence.warnings().join("\n");
         for expected in [
             "`mutants` was not run",
@@ -397,7 +421,7 @@ mod tests {
 
     #[test]
     fn parts_that_say_little_make_a_page_all_the_same() {
-        let empty = json!({ "campaign": {}, "simulation": {}, "mutants": {}, "compare": {} });
+        let empty = json!({ "campaign": {}, "cluster": {}, "simulation": {}, "mutants": {}, "compare": {} });
         let page = evidence(&empty).page();
         assert!(page.contains("## What was not tested"));
         assert!(plot::timeline(&empty["campaign"]).contains("</svg>"));
@@ -418,7 +442,7 @@ mod tests {
         let read = |path: &str| fs::read_to_string(root.path().join(path)).unwrap();
         let page = read(REPORT);
         assert!(page.contains("no ./target/peers/a"), "{page}");
-        for path in [REPORT, TIMELINE, THROUGHPUT] {
+        for path in [REPORT, TIMELINE, CLUSTER, THROUGHPUT] {
             assert!(!read(path).contains(&place));
         }
     }

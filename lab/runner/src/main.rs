@@ -40,6 +40,9 @@ enum Task {
         /// The short form: under three minutes
         #[arg(long)]
         short: bool,
+        /// The faults of a PostgreSQL cluster with failover instead: about an hour
+        #[arg(long)]
+        cluster: bool,
         /// Repeat the schedule of another run
         #[arg(long)]
         seed: Option<u64>,
@@ -99,9 +102,17 @@ fn perform(task: Task) -> Result<()> {
         } => bench::run_one(&root, !no_install, &bench_args),
         Task::Campaign {
             short,
+            cluster,
             seed,
             no_install,
-        } => campaign::run_all(&root, !no_install, short, seed),
+        } => {
+            let run = if cluster {
+                campaign::run_cluster
+            } else {
+                campaign::run_all
+            };
+            run(&root, !no_install, short, seed)
+        }
         Task::Mutants {
             campaign,
             no_install,

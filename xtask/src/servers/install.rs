@@ -30,10 +30,13 @@ pub(super) fn packages(names: &[&str]) -> Result<()> {
 }
 
 /// Programs that tests run besides the servers, with the packages that hold them.
-const PROGRAMS: [(&str, &str); 5] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("chromium", "chromium"),
+    ("etcd", "etcd-server"),
     ("faketime", "faketime"),
     ("go", "golang-go"),
+    ("ip", "iproute2"),
+    ("iptables", "iptables"),
     ("promtool", "prometheus"),
     ("strace", "strace"),
 ];

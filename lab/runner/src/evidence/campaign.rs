@@ -126,7 +126,7 @@ pub(super) fn skipped(content: &Value) -> String {
     text
 }
 
-fn violations(content: &Value) -> String {
+pub(super) fn violations(content: &Value) -> String {
     let mut table = Table::new(&["what must never happen", "times"]);
     let found = &content["violations"];
     // A rule that is new in the checker is shown as well.
@@ -160,7 +160,7 @@ fn violations(content: &Value) -> String {
     text + "\n"
 }
 
-fn requirements(content: &Value) -> String {
+pub(super) fn requirements(content: &Value) -> String {
     let mut table = Table::new(&["what", "at least", "seen", ""]);
     for requirement in list(&content["requirements"]) {
         let met = if requirement["met"] == true {
@@ -178,7 +178,7 @@ fn requirements(content: &Value) -> String {
     table.done()
 }
 
-fn phases(content: &Value) -> String {
+pub(super) fn phases(content: &Value) -> String {
     let head = [
         "phase",
         "seconds",

@@ -2,11 +2,11 @@
 //!
 //! Timers go by the monotonic clock, which no administrator can set, and which stays as it is.
 
+use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-
-use anyhow::{Context as _, Result};
 
 /// Debian keeps it below the directory of the machine's kind.
 const LIBRARIES: &str = "/usr/lib";
@@ -15,13 +15,13 @@ const NAMES: [&str; 2] = ["libfaketimeMT.so.1", "libfaketime.so.1"];
 
 /// The clock of every process it was [applied](Shifted::apply) to.
 #[derive(Debug)]
-pub(crate) struct Shifted {
+pub struct Shifted {
     library: PathBuf,
     file: PathBuf,
 }
 
 /// The library, if it is installed.
-pub(crate) fn find() -> Option<PathBuf> {
+pub fn find() -> Option<PathBuf> {
     let kinds = fs::read_dir(LIBRARIES).ok()?.filter_map(Result::ok);
     let mut directories: Vec<PathBuf> = kinds.map(|kind| kind.path().join("faketime")).collect();
     directories.push(Path::new(LIBRARIES).join("faketime"));
@@ -33,15 +33,19 @@ pub(crate) fn find() -> Option<PathBuf> {
 
 impl Shifted {
     /// A clock without an offset until it is [set](Shifted::set), with its file in `directory`.
-    pub(crate) fn new(directory: &Path) -> Result<Self> {
+    ///
+    /// # Errors
+    /// Where the library is missing, or the file cannot be written.
+    pub fn new(directory: &Path) -> io::Result<Self> {
+        let library = find().ok_or_else(|| {
+            io::Error::other(
+                "clocks are moved by libfaketime, which is not here: install the package \
+                 `libfaketime`",
+            )
+        })?;
         let clock = Self {
-            library: find()
-                .context(
-                    "clocks are moved by libfaketime, which is not here: install the package \
-                     `libfaketime`",
-                )
-                // As the kernel names it in the maps of a process.
-                .and_then(|library| Ok(fs::canonicalize(library)?))?,
+            // As the kernel names it in the maps of a process.
+            library: fs::canonicalize(library)?,
             file: directory.join("clock"),
         };
         clock.set(0)?;
@@ -49,27 +53,35 @@ impl Shifted {
     }
 
     /// The library that is loaded into a process with this clock.
-    pub(crate) fn library(&self) -> &Path {
+    pub fn library(&self) -> &Path {
         &self.library
     }
 
     /// Makes a process that is not started yet use this clock.
-    pub(crate) fn apply(&self, command: &mut Command) {
-        command
-            .env("LD_PRELOAD", &self.library)
-            .env("FAKETIME_TIMESTAMP_FILE", &self.file)
+    pub fn apply(&self, command: &mut Command) {
+        command.envs(self.variables());
+    }
+
+    /// The environment of a process with this clock.
+    pub fn variables(&self) -> [(&'static str, OsString); 4] {
+        [
+            ("LD_PRELOAD", self.library.clone().into()),
+            ("FAKETIME_TIMESTAMP_FILE", self.file.clone().into()),
             // Otherwise a jump takes effect only after ten seconds.
-            .env("FAKETIME_NO_CACHE", "1")
-            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+            ("FAKETIME_NO_CACHE", "1".into()),
+            ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
+        ]
     }
 
     /// Sets the offset of the clock from the real time, at once.
-    pub(crate) fn set(&self, offset_seconds: i64) -> Result<()> {
+    ///
+    /// # Errors
+    /// Where the file cannot be written.
+    pub fn set(&self, offset_seconds: i64) -> io::Result<()> {
         let next = self.file.with_extension("next");
-        fs::write(&next, format!("{offset_seconds:+}\n"))
-            // A reader must never see half a number.
-            .and_then(|()| fs::rename(&next, &self.file))
-            .context("cannot move the clock")
+        fs::write(&next, format!("{offset_seconds:+}\n"))?;
+        // A reader must never see half a number.
+        fs::rename(&next, &self.file)
     }
 }
 
@@ -92,11 +104,11 @@ mod tests {
     )]
     fn tells_the_time() {
         let began = std::time::Instant::now();
-        for _ in std::io::stdin().lines() {
+        for _ in io::stdin().lines() {
             let wall = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
             let (wall, timer) = (wall.unwrap().as_secs(), began.elapsed().as_secs());
             // Not captured by the test runner, unlike `println!`.
-            writeln!(std::io::stdout(), "time {wall} {timer}").unwrap();
+            writeln!(io::stdout(), "time {wall} {timer}").unwrap();
         }
     }
 
@@ -106,7 +118,7 @@ mod tests {
         let clock = match Shifted::new(directory.path()) {
             Ok(clock) => clock,
             Err(error) => {
-                println!("SKIPPED: {error:#}");
+                println!("SKIPPED: {error}");
                 return;
             }
         };

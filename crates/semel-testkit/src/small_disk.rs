@@ -6,32 +6,37 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, bail};
+use rustix::fs::{FallocateFlags, fallocate};
 use tempfile::TempDir;
 
 /// The file that fills the disk.
 const BALLAST: &str = "ballast";
-/// The block size of the ballast; the last blocks shrink until no byte fits.
+/// Most of the ballast is reserved in pieces of this size, which takes no time and, on a sparse image,
+/// no room.
+const PIECE: u64 = 16 << 20;
+/// The block size of the rest of the ballast; the last blocks shrink until no byte fits.
 const BLOCK: usize = 64 * 1024;
 
 /// A mounted ext4 file system in a file. Dropping it unmounts and removes it.
 #[derive(Debug)]
-pub(crate) struct SmallDisk {
+pub struct SmallDisk {
     mounted: PathBuf,
     /// Removed after the unmounting: fields are dropped after `drop` has run.
-    _directory: TempDir,
+    directory: TempDir,
 }
 
 impl SmallDisk {
     /// Creates and mounts a file system of this size, including the overhead of ext4.
-    pub(crate) fn mount(bytes: u64) -> Result<Self> {
+    ///
+    /// # Errors
+    /// Where this machine allows no such file system.
+    pub fn mount(bytes: u64) -> io::Result<Self> {
         if fs::metadata("/proc/self").is_ok_and(|process| process.uid() != 0) {
-            bail!("a full disk needs a file system of its own, and only root may mount one");
+            return Err(io::Error::other(
+                "a full disk needs a file system of its own, and only root may mount one",
+            ));
         }
-        let directory = tempfile::Builder::new()
-            .prefix("semel-disk-")
-            .tempdir()
-            .context("cannot create a temporary directory")?;
+        let directory = tempfile::Builder::new().prefix("semel-disk-").tempdir()?;
         // An unprivileged server must be able to enter the directory.
         fs::set_permissions(directory.path(), Permissions::from_mode(0o711))?;
         let image = directory.path().join("image");
@@ -45,47 +50,56 @@ impl SmallDisk {
         run(Command::new("mount")
             .args(["-o", "loop"])
             .arg(&image)
-            .arg(&mounted))
-        .context("a full disk needs a loop device, and leave to mount it")?;
-        let disk = Self {
-            mounted,
-            _directory: directory,
-        };
+            .arg(&mounted))?;
+        let disk = Self { mounted, directory };
         // PostgreSQL accepts only an empty directory.
         fs::remove_dir(disk.path().join("lost+found"))?;
         Ok(disk)
     }
 
     /// Where it is mounted.
-    pub(crate) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.mounted
     }
 
-    /// Fills the disk. Returns the number of bytes written.
-    pub(crate) fn fill(&self) -> Result<u64> {
+    /// The directory that holds its image, and where it is mounted as `disk`.
+    pub(crate) fn home(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Fills the disk. Returns the number of bytes taken.
+    ///
+    /// # Errors
+    /// Where it cannot be written to for another reason.
+    pub fn fill(&self) -> io::Result<u64> {
         let mut ballast = File::options()
             .create(true)
             .append(true)
             .open(self.mounted.join(BALLAST))?;
+        let before = ballast.metadata()?.len();
+        let mut reserved = before;
+        while fallocate(&ballast, FallocateFlags::empty(), reserved, PIECE).is_ok() {
+            reserved += PIECE;
+        }
         let zeros = vec![0; BLOCK];
-        let mut taken = 0_u64;
         let mut length = BLOCK;
         while length > 0 {
             match ballast.write(&zeros[..length]) {
-                Ok(written) => taken += written as u64,
+                Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::StorageFull => length /= 2,
-                Err(error) => return Err(error).context("cannot fill the disk"),
+                Err(error) => return Err(error),
             }
         }
-        Ok(taken)
+        Ok(ballast.metadata()?.len() - before)
     }
 
     /// Removes the ballast.
-    pub(crate) fn free(&self) -> Result<()> {
+    ///
+    /// # Errors
+    /// Where it cannot be removed.
+    pub fn free(&self) -> io::Result<()> {
         match fs::remove_file(self.mounted.join(BALLAST)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(error).context("cannot free the disk")
-            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             Ok(()) | Err(_) => Ok(()),
         }
     }
@@ -100,14 +114,13 @@ impl Drop for SmallDisk {
     }
 }
 
-fn run(command: &mut Command) -> Result<()> {
+fn run(command: &mut Command) -> io::Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
-    let output = command
-        .output()
-        .with_context(|| format!("cannot run {program}"))?;
+    let output = command.output()?;
     if !output.status.success() {
         let errors = String::from_utf8_lossy(&output.stderr);
-        bail!("{program} failed: {}", errors.trim());
+        let errors = errors.trim();
+        return Err(io::Error::other(format!("{program} failed: {errors}")));
     }
     Ok(())
 }
@@ -121,7 +134,7 @@ mod tests {
         let disk = match SmallDisk::mount(16 << 20) {
             Ok(disk) => disk,
             Err(error) => {
-                println!("SKIPPED: {error:#}");
+                println!("SKIPPED: {error}");
                 return;
             }
         };
