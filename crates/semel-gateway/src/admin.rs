@@ -80,8 +80,8 @@ const SECURITY_HEADERS: [(HeaderName, &str); 6] = [
 /// open. Every other path requires
 /// the token, also one that does not exist. Without a token, only loopback callers are served.
 ///
-/// `ready` probes the store; its error is the reason shown to operators. `outbox` is the bare store,
-/// without its wrappers.
+/// `ready` probes the store, and describes it in lines; its error is the reason shown to operators.
+/// `outbox` is the bare store, without its wrappers.
 pub fn router<R, F, S, O>(
     access: Access,
     ready: R,
@@ -93,7 +93,7 @@ where
     S: FullStore,
     O: Store + Clone,
     R: Fn() -> F + Clone + Send + Sync + 'static,
-    F: Future<Output = Result<(), String>> + Send + 'static,
+    F: Future<Output = Result<Vec<String>, String>> + Send + 'static,
 {
     let guard = AccessGuard::new(access, api.store.clock());
     let pages = Console {
@@ -203,13 +203,21 @@ async fn health() -> &'static str {
     tag = "process",
     security(()),
     responses(
-        (status = 200, description = "The store answers.", body = String, content_type = "text/plain"),
+        (status = 200, description = "The store answers. Lines after the first describe its server.", body = String, content_type = "text/plain"),
         (status = 503, description = "The store does not answer, or the process is stopping; the body is the reason.", body = String, content_type = "text/plain"),
     ),
 )]
-async fn readiness(ready: impl Future<Output = Result<(), String>>) -> (StatusCode, String) {
+async fn readiness(
+    ready: impl Future<Output = Result<Vec<String>, String>>,
+) -> (StatusCode, String) {
     match tokio::time::timeout(READY_WITHIN, ready).await {
-        Ok(Ok(())) => (StatusCode::OK, "ready\n".to_owned()),
+        Ok(Ok(lines)) => {
+            let lines = lines.iter().map(|line| format!("{line}\n"));
+            (
+                StatusCode::OK,
+                format!("ready\n{}", lines.collect::<String>()),
+            )
+        }
         Ok(Err(reason)) => (StatusCode::SERVICE_UNAVAILABLE, format!("{reason}\n")),
         Err(_) => (
             StatusCode::SERVICE_UNAVAILABLE,

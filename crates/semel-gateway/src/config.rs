@@ -261,6 +261,7 @@ impl Source {
 
         let (store, store_from) =
             store.unwrap_or_else(|| (StoreUrl::Sqlite("semel.db".into()), Origin::Default));
+        let store = address::apply_durability(store, document.durability, problems);
         if store == StoreUrl::Memory && !allow_volatile {
             problems.report(
                 store_from,

@@ -12,6 +12,8 @@ use std::time::Duration;
 use semel_core::contract::{AcceptedRollback, MAX_ACCEPTANCES, Rollback};
 use semel_core::store::Result;
 use semel_core::{Error, OperationId, State, Store, Timestamp};
+use semel_http::rfc3339;
+use semel_postgres::{Leader, Postgres};
 use tokio_util::sync::CancellationToken;
 
 /// How often a process looks for its record.
@@ -26,6 +28,11 @@ const TRIES: usize = 16;
 const LOST: &str = "the store lost records: it was restored from a backup, or emptied. Keys that it \
     forgot would execute again. Compare it with the provider, then run `semel store accept`";
 
+/// How often the clock of PostgreSQL jumped.
+pub(crate) const CLOCK_JUMPS: &str = "semel_postgres_clock_jumps_total";
+/// How far the standby is behind, in bytes of the log.
+pub(crate) const STANDBY_LAG: &str = "semel_postgres_standby_lag_bytes";
+
 /// What a process knows of its store. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct StoreWatch(Arc<Shared>);
@@ -35,12 +42,56 @@ struct Shared {
     /// The last record that this process completed.
     completed: Mutex<Option<OperationId>>,
     rolled_back: AtomicBool,
+    /// The store, if it is PostgreSQL.
+    postgres: Option<Postgres>,
 }
 
 /// A completed record, and until when the store must have it.
 type Witness = Option<(OperationId, Timestamp)>;
 
 impl StoreWatch {
+    pub(crate) fn new(postgres: Option<Postgres>) -> Self {
+        Self(Arc::new(Shared {
+            postgres,
+            ..Shared::default()
+        }))
+    }
+
+    /// The server that leads, since when, and how far its standby is behind; one line each.
+    pub(crate) fn describe_server(&self) -> Vec<String> {
+        let Some(leader) = self.0.postgres.as_ref().and_then(Postgres::leader) else {
+            return Vec::new();
+        };
+        let Leader {
+            address,
+            timeline,
+            since,
+            standby_lag,
+            ..
+        } = leader;
+        let mut lines = vec![format!(
+            "leader {address} (timeline {timeline}) since {}",
+            rfc3339(since)
+        )];
+        if let Some(lag) = standby_lag {
+            let time = lag.time.unwrap_or_default().as_secs_f64() * 1000.0;
+            lines.push(format!("standby {} bytes, {time:.1} ms behind", lag.bytes));
+        }
+        lines
+    }
+
+    /// Reports what only a metric can: changes over time.
+    fn report_server(&self) {
+        let Some(postgres) = &self.0.postgres else {
+            return;
+        };
+        metrics::counter!(CLOCK_JUMPS).absolute(postgres.clock_jumps());
+        if let Some(lag) = postgres.leader().and_then(|leader| leader.standby_lag) {
+            #[allow(clippy::cast_precision_loss, reason = "a gauge is a float")]
+            metrics::gauge!(STANDBY_LAG).set(lag.bytes as f64);
+        }
+    }
+
     /// Remembers a completed record.
     pub(crate) fn completed(&self, id: OperationId) {
         // Where another thread remembers one at the same moment, that one will do.
@@ -65,8 +116,9 @@ impl StoreWatch {
     pub(crate) async fn run<S: Store>(self, store: S, stop: CancellationToken) {
         let mut witness = None;
         loop {
-            // A store that does not answer is no reason to distrust it.
+            // A store that does not answer has lost nothing yet.
             let _ = self.look(&store, &mut witness).await;
+            self.report_server();
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = tokio::time::sleep(EVERY) => {}

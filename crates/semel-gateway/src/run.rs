@@ -36,7 +36,7 @@ use crate::service::{CurrentLayer, GatewayService, InternalRoutes};
 use crate::upstream::Forward;
 use crate::{activity, admin, assemble, outbox, reconcile, telemetry, webhooks};
 use deadline::Deadline;
-use open::open_stores;
+use open::{Stores, open_stores};
 use readiness::Readiness;
 use reload::reload;
 
@@ -94,8 +94,8 @@ pub async fn run(
         // Before the store is opened, which may take long: an unhandled SIGHUP ends the process.
         reload: signal(SignalKind::hangup())?,
     };
-    let (store, outbox) = open_stores(&config).await?;
-    process.run(store, outbox, config, Box::new(ready)).await
+    let stores = open_stores(&config).await?;
+    process.run(stores, config, Box::new(ready)).await
 }
 
 /// What [`run`] was called with, besides the configuration.
@@ -108,11 +108,9 @@ struct Process {
 }
 
 impl Process {
-    /// `outbox` is the store without its wrappers: events are neither encrypted nor cached.
     async fn run(
         mut self,
-        store: AnyStore,
-        outbox: AnyStore,
+        stores: Stores,
         config: Config,
         ready: Box<dyn FnOnce(&Listening) + Send + '_>,
     ) -> Result<(), Error> {
@@ -122,9 +120,10 @@ impl Process {
         // First the servers are asked to stop, after `drain_delay` everything stops.
         let (stopping, stop) = (CancellationToken::new(), CancellationToken::new());
 
+        let Stores { store, outbox, .. } = stores;
         let (events, counts) = (Events::default(), Counts::default());
         let sealed = Sealed::new(store, config.encryption.clone());
-        let watch = StoreWatch::default();
+        let watch = StoreWatch::new(stores.postgres);
         let store = Observed::new(sealed, events.clone(), counts.clone(), watch.clone());
         let metrics = telemetry::install(counts.clone())?;
         tokio::spawn(telemetry::upkeep(metrics.clone()));

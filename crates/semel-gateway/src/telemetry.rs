@@ -20,6 +20,7 @@ use semel_worker::meters::names as worker;
 use semel_worker::webhook::RECEIVED;
 
 use crate::activity::{CountingRecorder, Counts};
+use crate::rollback;
 
 /// Bucket bounds for store calls: an embedded store takes well under a millisecond, a remote one a
 /// few.
@@ -82,6 +83,11 @@ const COUNTERS: [(&str, &str); 13] = [
     ),
 ];
 
+const POSTGRES_COUNTERS: [(&str, &str); 1] = [(
+    rollback::CLOCK_JUMPS,
+    "Jumps of the PostgreSQL server's clock by more than two seconds",
+)];
+
 const WORKER_COUNTERS: [(&str, &str); 13] = [
     (worker::ZOMBIE, "Executions whose lease expired"),
     (
@@ -129,7 +135,7 @@ const REDIS_COUNTERS: [(&str, &str); 3] = [
     (redis::ERROR, "Redis calls that failed, and invalid values"),
 ];
 
-const GAUGES: [(&str, Unit, &str); 7] = [
+const GAUGES: [(&str, Unit, &str); 8] = [
     (
         worker::IN_PROGRESS_AGE,
         Unit::Seconds,
@@ -165,11 +171,17 @@ const GAUGES: [(&str, Unit, &str); 7] = [
         Unit::Count,
         "Dead-lettered outbox events",
     ),
+    (
+        rollback::STANDBY_LAG,
+        Unit::Bytes,
+        "How far the slowest standby that commits wait for is behind",
+    ),
 ];
 
 /// Registers the descriptions of all metrics with the current recorder.
 pub fn describe() {
     let counters = COUNTERS.into_iter().chain(WORKER_COUNTERS);
+    let counters = counters.chain(POSTGRES_COUNTERS);
     #[cfg(feature = "redis")]
     let counters = counters.chain(REDIS_COUNTERS);
     for (name, description) in counters {

@@ -1,2 +1,2 @@
--- The server's version, and whether it is a standby.
-SELECT current_setting('server_version_num')::integer, pg_is_in_recovery()
+-- The server's version.
+SELECT current_setting('server_version_num')::integer

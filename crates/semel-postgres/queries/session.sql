@@ -1,17 +1,8 @@
 -- The settings of every connection of the store. Plans are pinned: a plan that was made while the
--- table was empty would scan the whole table for as long as the connection lives. A server with
--- `synchronous_commit = off` is set to `on`, since a grant that is lost would be granted again.
+-- table was empty would scan the whole table for as long as the connection lives.
 SELECT
     set_config('search_path', 'pg_catalog', false),
     set_config('default_transaction_isolation', 'read committed', false),
-    set_config(
-        'synchronous_commit',
-        CASE current_setting('synchronous_commit')
-            WHEN 'off' THEN 'on'
-            ELSE current_setting('synchronous_commit')
-        END,
-        false
-    ),
     set_config('plan_cache_mode', 'force_generic_plan', false),
     set_config('enable_seqscan', 'off', false),
     set_config('enable_bitmapscan', 'off', false),

@@ -77,6 +77,7 @@ impl<C: Command> QueuedCommand for Pending<C> {
     ) -> Pin<Box<dyn Future<Output = std::result::Result<(), Failure>> + 'a>> {
         Box::pin(async move {
             let answer = self.command.perform(session, time).await?;
+            session.check_replicated()?;
             self.answer(Ok(answer));
             Ok(())
         })

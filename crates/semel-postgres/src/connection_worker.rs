@@ -81,7 +81,8 @@ impl<W: Workload> ConnectionWorker<W> {
                 return;
             }
             // A connection that broke while it was idle has sent nothing.
-            connected = connected.filter(|link| !link.session.client.is_closed());
+            connected = connected
+                .filter(|link| !link.session.client.is_closed() && !self.connector.is_unfit());
             let Some(link) = &mut connected else {
                 connected = self.connect(&mut waiting).await;
                 if connected.is_some() {
@@ -95,6 +96,7 @@ impl<W: Workload> ConnectionWorker<W> {
             let batch = W::batch(&mut waiting);
             if !serve::<W>(&mut link.session, &self.time, batch, &mut waiting).await {
                 connected = None;
+                self.connector.avoid_current_host();
             }
             self.delay_retries(&mut waiting);
         }
@@ -162,6 +164,8 @@ fn describe(failure: &Failure, address: &str) -> String {
             format!("{address}: {}", crate::error::chain(&**error))
         }
         Failure::Broken(None) => format!("{address} does not answer"),
+        Failure::NoServer(none) => format!("{address}: {}", none.reason),
+        Failure::NotReplicated => format!("{address} commits without its standby"),
         Failure::Corrupt(reason) => format!("{address}: {reason}"),
         Failure::Contended => address.to_owned(),
     }
@@ -186,6 +190,11 @@ async fn serve<W: Workload>(
         // Only after the connection is dropped is it certain that the statement has no later effect.
         Err(_) => Failure::Broken(None),
     };
+    if failure.was_sent_to_wrong_server() {
+        // The next connection sends them, or is refused.
+        retry::<W>(batch, waiting);
+        return false;
+    }
     if failure.breaks_the_connection() {
         for call in batch {
             W::fail(call, failure.clone());

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use tokio_postgres::error::{Severity, SqlState};
 
+use crate::server::Unfit;
+
 /// Why a store could not be opened. No message contains the password.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -39,6 +41,14 @@ pub enum Error {
     ReadOnly {
         /// Host and database.
         address: Box<str>,
+    },
+    /// The server does not keep what it acknowledges, or a pooler is in front of it.
+    #[error("{address} cannot be used: {reason}")]
+    Unfit {
+        /// Host and database.
+        address: Box<str>,
+        /// What is wrong with it.
+        reason: Box<str>,
     },
     /// The schema is missing or too old, and this user may not create it.
     #[error(
@@ -92,16 +102,45 @@ pub(crate) enum Failure {
     Refused(Arc<tokio_postgres::Error>),
     /// The connection broke, or did not answer in time: a write may have been committed.
     Broken(Option<Arc<tokio_postgres::Error>>),
+    /// No server could be connected to that may be used. Nothing was sent.
+    NoServer(Arc<NoServer>),
+    /// The server committed, but did not wait for its standby: a failover may lose the commit.
+    NotReplicated,
     /// The stored data is invalid. Nothing was decided by it.
     Corrupt(Box<str>),
     /// Other requests were faster again and again.
     Contended,
 }
 
+/// Why each host was passed over.
+#[derive(Debug)]
+pub(crate) struct NoServer {
+    pub(crate) reason: String,
+    /// What is wrong with a server that answered.
+    pub(crate) unfit: Option<Unfit>,
+}
+
 impl Failure {
     /// Whether the connection cannot be used any more.
     pub(crate) fn breaks_the_connection(&self) -> bool {
-        matches!(self, Self::Broken(_))
+        match self {
+            Self::Broken(_) | Self::NoServer(_) | Self::NotReplicated => true,
+            Self::Refused(_) => self.was_sent_to_wrong_server(),
+            Self::Corrupt(_) | Self::Contended => false,
+        }
+    }
+
+    /// Whether the server wrote nothing because it does not lead any more, or because a pooler
+    /// gave us another server process: a retry on another connection may succeed.
+    pub(crate) fn was_sent_to_wrong_server(&self) -> bool {
+        matches!(self, Self::Refused(error) if matches!(
+            error.code(),
+            Some(
+                &SqlState::READ_ONLY_SQL_TRANSACTION
+                    | &SqlState::INVALID_SQL_STATEMENT_NAME
+                    | &SqlState::DUPLICATE_PSTATEMENT
+            )
+        ))
     }
 
     /// Whether a retry may succeed: another transaction was in the way.
@@ -111,7 +150,11 @@ impl Failure {
                 error.code(),
                 Some(&SqlState::T_R_DEADLOCK_DETECTED | &SqlState::T_R_SERIALIZATION_FAILURE)
             ),
-            Self::Broken(_) | Self::Corrupt(_) | Self::Contended => false,
+            Self::Broken(_)
+            | Self::NoServer(_)
+            | Self::NotReplicated
+            | Self::Corrupt(_)
+            | Self::Contended => false,
         }
     }
 
@@ -132,11 +175,46 @@ impl Failure {
                 unavailable("too many requests for the same key at once; retry", None)
             }
             Self::Refused(error) => unavailable(describe(&error), Some(error)),
+            Self::NoServer(none) => unavailable(&none.reason, None),
+            Self::NotReplicated if writes => semel_core::Error::Ambiguous {
+                reason: "PostgreSQL committed without waiting for its standby".into(),
+                source: None,
+            },
+            Self::NotReplicated => {
+                unavailable("PostgreSQL committed without waiting for its standby", None)
+            }
             Self::Broken(error) if writes => semel_core::Error::Ambiguous {
                 reason: "the connection to PostgreSQL broke before it answered".into(),
                 source: error.map(Into::into),
             },
             Self::Broken(error) => unavailable("the connection to PostgreSQL broke", error),
+        }
+    }
+}
+
+impl Error {
+    /// Why a store could not be opened.
+    pub(crate) fn opening(failure: Failure, address: &str) -> Self {
+        let address = address.into();
+        match failure {
+            Failure::NoServer(none) => match none.unfit {
+                Some(Unfit::ReadOnly) => Self::ReadOnly { address },
+                Some(_) => {
+                    let reason = none.reason.as_str().into();
+                    Self::Unfit { address, reason }
+                }
+                None => {
+                    let reason = none.reason.as_str().into();
+                    Self::Connect { address, reason }
+                }
+            },
+            Failure::Refused(error) | Failure::Broken(Some(error)) => {
+                Self::Start(chain(&*error).into())
+            }
+            Failure::Broken(None) => Self::Start("it does not answer in time".into()),
+            Failure::NotReplicated => Self::Start("it commits without its standby".into()),
+            Failure::Corrupt(reason) => Self::Start(reason),
+            Failure::Contended => Self::Start("it is busy".into()),
         }
     }
 }
@@ -174,6 +252,9 @@ fn describe(error: &tokio_postgres::Error) -> &'static str {
         Some(&SqlState::QUERY_CANCELED) => "PostgreSQL took too long",
         Some(&SqlState::DISK_FULL) => "PostgreSQL's disk is full",
         Some(&SqlState::READ_ONLY_SQL_TRANSACTION) => "PostgreSQL has become read-only",
+        Some(&SqlState::INVALID_SQL_STATEMENT_NAME | &SqlState::DUPLICATE_PSTATEMENT) => {
+            "a pooler in transaction mode is in front of PostgreSQL; Semel needs session mode, or a direct connection"
+        }
         Some(&SqlState::UNDEFINED_TABLE | &SqlState::INVALID_SCHEMA_NAME) => {
             "the schema is missing; run `semel migrate`"
         }

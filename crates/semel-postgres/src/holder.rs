@@ -100,6 +100,7 @@ impl Workload for HolderWrites {
             .iter()
             .map(row::id)
             .collect::<std::result::Result<_, _>>()?;
+        session.check_replicated()?;
         let mut refused = Vec::new();
         for write in std::mem::take(batch) {
             if done.contains(&write.fence.id) {
@@ -257,7 +258,8 @@ async fn explain(
         }
         batch.push(write);
     }
-    if let Err(failure) = record_refusals(session, time, &notes).await {
+    let recorded = record_refusals(session, time, &notes).await;
+    if let Err(failure) = recorded.and_then(|()| session.check_replicated()) {
         batch.extend(refused.into_iter().map(|(write, _)| write));
         return Err(failure);
     }

@@ -66,7 +66,7 @@ impl Command for ClaimParked {
 
     async fn perform(&self, session: &mut Session, time: &Time) -> Result<Vec<Parked>, Failure> {
         let Self(backoff, limit) = self;
-        let Session { client, sql } = session;
+        let Session { client, sql, .. } = session;
         let transaction = client.transaction().await?;
         let now = time.ask(&transaction, &sql.now).await?;
         let rows = transaction

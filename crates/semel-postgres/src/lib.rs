@@ -23,6 +23,7 @@
 //! # }
 //! ```
 
+mod address;
 mod backend;
 mod command;
 mod connection;
@@ -42,6 +43,7 @@ mod queue;
 mod reader;
 mod reserve;
 mod row;
+mod server;
 mod statistics;
 mod store;
 mod time;
@@ -62,11 +64,12 @@ use semel_core::{Clock, Identity};
 pub use error::Error;
 pub use once::Inbox;
 pub use publish::Outbox;
+pub use server::{Durability, Lag, Leader};
 pub use within::{InTransaction, Unwritten};
 
 use connection::Connector;
-use error::chain;
 use queries::Queries;
+use time::Time;
 
 /// A store in a PostgreSQL database. Clones share it; dropping the last one finishes the accepted
 /// calls and closes the connections.
@@ -94,6 +97,17 @@ impl Postgres {
     /// Dropping the future may leave the schema created.
     pub async fn open(url: &str) -> Result<Self, Error> {
         Options::new(url).open().await
+    }
+
+    /// The server that the store writes to, as this process last saw it.
+    pub fn leader(&self) -> Option<Leader> {
+        self.inner.connector.leader().clone()
+    }
+
+    /// How often the database's clock jumped by more than two seconds, also because another server
+    /// leads.
+    pub fn clock_jumps(&self) -> u64 {
+        self.inner.time.jumps()
     }
 }
 
@@ -147,12 +161,11 @@ impl std::fmt::Debug for Options {
 /// # Cancellation
 /// Dropping the future leaves the old schema or the new one.
 pub async fn migrate(url: &str) -> Result<usize, Error> {
-    let connector = Connector::new(url, Queries::default())?;
-    let mut client = connector.client().await.map_err(|error| Error::Connect {
-        address: connector.address.clone(),
-        reason: chain(&error).into(),
-    })?;
-    migrate::migrate(&connector, &mut client).await
+    let connector = Connector::new(url, Queries::default(), Arc::new(Time::new(None)))?;
+    let address = &connector.address;
+    let link = connector.connect().await;
+    let mut link = link.map_err(|failure| Error::opening(failure, address))?;
+    migrate::migrate(address, &mut link.client).await
 }
 
 /// The SQL of the schema, from nothing to the newest version.

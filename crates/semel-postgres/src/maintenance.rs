@@ -78,7 +78,7 @@ impl Command for ClaimDue {
     const WRITES: bool = true;
 
     async fn perform(&self, session: &mut Session, time: &Time) -> Result<Vec<Record>, Failure> {
-        let Session { client, sql } = session;
+        let Session { client, sql, .. } = session;
         let transaction = client.transaction().await?;
         let now = time.ask(&transaction, &sql.now).await?;
         let (only, others): (Option<&str>, Vec<&str>) = match &self.which {

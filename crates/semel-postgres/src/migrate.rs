@@ -2,11 +2,10 @@
 
 use tokio_postgres::{Client, GenericClient, Row};
 
-use crate::connection::Connector;
 use crate::error::{Error, chain};
 
 /// All migrations. A published one is never changed: a new one follows it.
-const MIGRATIONS: [(i64, &str); 7] = [
+const MIGRATIONS: [(i64, &str); 8] = [
     (1, include_str!("../migrations/0001_operations.sql")),
     (2, include_str!("../migrations/0002_complete.sql")),
     (3, include_str!("../migrations/0003_history.sql")),
@@ -14,6 +13,7 @@ const MIGRATIONS: [(i64, &str); 7] = [
     (5, include_str!("../migrations/0005_figures.sql")),
     (6, include_str!("../migrations/0006_contracts.sql")),
     (7, include_str!("../migrations/0007_complete.sql")),
+    (8, include_str!("../migrations/0008_durability.sql")),
 ];
 
 /// The table of applied migrations.
@@ -46,8 +46,8 @@ pub(crate) fn text() -> String {
 
 /// Checks the server, and applies the migrations that are missing in one transaction. Returns how
 /// many it applied.
-pub(crate) async fn migrate(connector: &Connector, client: &mut Client) -> Result<usize, Error> {
-    let address = || connector.address.clone();
+pub(crate) async fn migrate(address: &str, client: &mut Client) -> Result<usize, Error> {
+    let address = || address.into();
     let connect = |error| Error::Connect {
         address: address(),
         reason: chain(&error).into(),
@@ -57,9 +57,6 @@ pub(crate) async fn migrate(connector: &Connector, client: &mut Client) -> Resul
     if found < OLDEST {
         let address = address();
         return Err(Error::TooOld { address, found });
-    }
-    if row.try_get(1).map_err(connect)? {
-        return Err(Error::ReadOnly { address: address() });
     }
     let current = version(client).await.map_err(connect)?;
     if current > newest() {

@@ -8,19 +8,19 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use semel_core::OperationId;
 use semel_core::store::{AttemptEnded, ErasureEpoch};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{sleep, timeout};
-use tokio_postgres::{AsyncMessage, Client};
 use uuid::Uuid;
 
-use crate::connection::{Connector, Shared};
+use crate::connection::{Connector, Link, Shared};
 use crate::error::Failure;
+use crate::server::{Durability, Lag, Unfit};
 
 const LISTEN: &str = include_str!("../queries/listen.sql");
 const EPOCH: &str = include_str!("../queries/erasure_epoch.sql");
+const STANDBYS: &str = include_str!("../queries/standbys.sql");
 
 /// How often the connection is checked, and how long the server may take to answer. Twice this is
 /// the longest that an erasure by another process can go unnoticed.
@@ -117,51 +117,80 @@ impl NotifyHub {
 }
 
 /// A connection that receives notifications.
-pub(crate) struct ListenConnection {
-    client: Client,
+pub(crate) struct Listening {
+    link: Link,
     payloads: mpsc::UnboundedReceiver<String>,
+    /// The server process that answered first.
+    process: Option<i32>,
 }
 
-impl ListenConnection {
-    /// Listens first and then reads the epoch, so that no erasure in between is missed.
-    pub(crate) async fn open(connector: &Connector, hub: &NotifyHub) -> Result<Self, Failure> {
-        let (client, mut driver) = connector.connect().await?;
+impl Listening {
+    pub(crate) async fn connect(connector: &Connector) -> Result<Self, Failure> {
         let (received, payloads) = mpsc::unbounded_channel();
-        tokio::spawn(async move {
-            let mut messages =
-                futures_util::stream::poll_fn(move |context| driver.poll_message(context));
-            while let Some(Ok(message)) = messages.next().await {
-                if let AsyncMessage::Notification(note) = message
-                    && received.send(note.payload().to_owned()).is_err()
-                {
-                    break;
-                }
-            }
-        });
-        let mut connection = Self { client, payloads };
-        connection.client.batch_execute(LISTEN).await?;
-        connection.read_epoch(hub).await?;
-        Ok(connection)
+        Ok(Self {
+            link: connector.connect_and_listen(Some(received)).await?,
+            payloads,
+            process: None,
+        })
     }
 
-    /// Reads the epoch, which also checks the connection.
-    async fn read_epoch(&mut self, hub: &NotifyHub) -> Result<(), Failure> {
-        let reading = self.client.query_one(EPOCH, &[]);
-        let Ok(row) = timeout(CHECK_EVERY, reading).await else {
-            return Err(Failure::Broken(None));
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    /// Listens first and then reads the epoch, so that no erasure in between is missed.
+    pub(crate) async fn listen(self, hub: &NotifyHub) -> Result<Self, Failure> {
+        self.link.client.batch_execute(LISTEN).await?;
+        self.read_epoch(hub).await?;
+        Ok(self)
+    }
+
+    /// Reads the epoch.
+    async fn read_epoch(&self, hub: &NotifyHub) -> Result<(), Failure> {
+        let row = self.link.client.query_one(EPOCH, &[]).await?;
+        hub.epoch.fetch_max(row.try_get(0)?, Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// Checks the connection and the server.
+    async fn check(&mut self, connector: &Connector, hub: &NotifyHub) -> Result<(), Failure> {
+        self.read_epoch(hub).await?;
+        let row = self.link.client.query_one(STANDBYS, &[]).await?;
+        let process: i32 = row.try_get(0)?;
+        let waits_for_standby: bool = row.try_get(1)?;
+        let bytes: Option<i64> = row.try_get(2)?;
+        let time: Option<i64> = row.try_get(3)?;
+        let micros = |time| u64::try_from(time).ok().map(Duration::from_micros);
+        if let Some(leader) = connector.leader().as_mut() {
+            leader.standby_lag = bytes.map(|bytes| Lag {
+                bytes: u64::try_from(bytes).unwrap_or_default(),
+                time: time.and_then(micros),
+            });
+        }
+        let unfit = if *self.process.get_or_insert(process) != process {
+            Some(Unfit::Pooler)
+        } else if connector.durability == Durability::Replicated && !waits_for_standby {
+            Some(Unfit::NotReplicated)
+        } else {
+            None
         };
-        hub.epoch.fetch_max(row?.try_get(0)?, Ordering::SeqCst);
+        if let Some(unfit) = unfit {
+            tracing::error!("{}: {unfit}", connector.address);
+            connector.mark_unfit();
+            return Err(Failure::Broken(None));
+        }
         Ok(())
     }
 
     /// Receives notifications until the connection breaks.
-    async fn listen(mut self, hub: &NotifyHub) {
+    async fn receive(mut self, connector: &Connector, hub: &NotifyHub) {
         loop {
             match timeout(CHECK_EVERY, self.payloads.recv()).await {
                 Ok(Some(payload)) => hub.receive(&payload),
                 Ok(None) => return,
                 Err(_) => {
-                    if self.read_epoch(hub).await.is_err() {
+                    let checked = timeout(CHECK_EVERY, self.check(connector, hub)).await;
+                    if !matches!(checked, Ok(Ok(()))) {
                         return;
                     }
                 }
@@ -171,7 +200,7 @@ impl ListenConnection {
 }
 
 /// Keeps a listening connection open until the store is dropped.
-pub(crate) async fn run(connector: Shared, hub: Weak<NotifyHub>, first: ListenConnection) {
+pub(crate) async fn run(connector: Shared, hub: Weak<NotifyHub>, first: Listening) {
     let mut connection = Some(first);
     loop {
         let Some(open) = hub.upgrade() else {
@@ -180,7 +209,7 @@ pub(crate) async fn run(connector: Shared, hub: Weak<NotifyHub>, first: ListenCo
         match connection.take() {
             Some(connection) => {
                 tokio::select! {
-                    () = connection.listen(&open) => {}
+                    () = connection.receive(&connector, &open) => {}
                     () = abandoned(&hub) => return,
                 }
                 open.epoch.store(UNKNOWN_EPOCH, Ordering::SeqCst);
@@ -188,7 +217,7 @@ pub(crate) async fn run(connector: Shared, hub: Weak<NotifyHub>, first: ListenCo
                     "the notification connection broke; cached responses are not used until it is back"
                 );
             }
-            None => match timeout(CHECK_EVERY, ListenConnection::open(&connector, &open)).await {
+            None => match timeout(CHECK_EVERY, open_again(&connector, &open)).await {
                 Ok(Ok(opened)) => {
                     tracing::info!("the notification connection is back");
                     connection = Some(opened);
@@ -197,6 +226,10 @@ pub(crate) async fn run(connector: Shared, hub: Weak<NotifyHub>, first: ListenCo
             },
         }
     }
+}
+
+async fn open_again(connector: &Connector, hub: &NotifyHub) -> Result<Listening, Failure> {
+    Listening::connect(connector).await?.listen(hub).await
 }
 
 /// Resolves when the store was dropped, and only this task still holds the hub.

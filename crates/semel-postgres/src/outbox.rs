@@ -91,7 +91,7 @@ impl Command for ClaimEvents {
         session: &mut Session,
         time: &Time,
     ) -> std::result::Result<Vec<Waiting>, Failure> {
-        let Session { client, sql } = session;
+        let Session { client, sql, .. } = session;
         let transaction = client.transaction().await?;
         let lease: [&(dyn ToSql + Sync); 3] =
             [&time.given(), &self.relay.as_str(), &micros(self.lease)];
@@ -154,7 +154,7 @@ impl Command for HoldBack {
         session: &mut Session,
         time: &Time,
     ) -> std::result::Result<(), Failure> {
-        let Session { client, sql } = session;
+        let Session { client, sql, .. } = session;
         let transaction = client.transaction().await?;
         let now = time.ask(&transaction, &sql.now).await?;
         let event = uuid(self.event);

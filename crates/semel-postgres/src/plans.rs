@@ -1,11 +1,14 @@
 //! Query plans: a statement that scans the whole table is quick in every test and too slow in
 //! production. Checks the plans for an empty table, for which they are made, and for a large one.
 
+use std::sync::Arc;
+
 use semel_testkit::database::Database;
 use tokio_postgres::{Client, NoTls};
 
 use crate::connection::Connector;
 use crate::queries::Queries;
+use crate::time::Time;
 
 /// The indexes that each statement uses.
 const INDEXES: [(&str, &[&str]); 50] = [
@@ -139,7 +142,8 @@ async fn no_statement_scans_a_whole_table(database: &Database) {
         "misuse",
         "callers",
     ];
-    let connector = Connector::new(&database.url, Queries::default()).unwrap();
+    let connector =
+        Connector::new(&database.url, Queries::default(), Arc::new(Time::new(None))).unwrap();
     let session = connector.session().await.unwrap();
     for (name, sql) in Queries::default().each() {
         if WITHOUT_INDEX.contains(&name) {

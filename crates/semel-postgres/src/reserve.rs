@@ -66,6 +66,7 @@ impl Workload for Reservations {
             time.heard(sent, reserved.now.as_micros());
             reserved.answer(row, batch, &mut answers)?;
         }
+        session.check_replicated()?;
         answer_decided(batch, answers);
         Ok(())
     }

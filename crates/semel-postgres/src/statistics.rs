@@ -35,7 +35,7 @@ impl Command for AddCounts {
 
     async fn perform(&self, session: &mut Session, _: &Time) -> Result<(), Failure> {
         let Self(activity, misuses) = self;
-        let Session { client, sql } = session;
+        let Session { client, sql, .. } = session;
         let transaction = client.transaction().await?;
         if !activity.is_empty() {
             let parameters = activity.parameters();
@@ -133,7 +133,7 @@ impl Command for RecordCallers {
 
     async fn perform(&self, session: &mut Session, _: &Time) -> Result<bool, Failure> {
         let Self(callers) = self;
-        let Session { client, sql } = session;
+        let Session { client, sql, .. } = session;
         let column = |of: fn(&Caller) -> &str| -> Vec<&str> { callers.iter().map(of).collect() };
         let transaction = client.transaction().await?;
         transaction.query(&sql.lock_callers, &[]).await?;

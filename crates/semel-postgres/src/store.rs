@@ -12,9 +12,9 @@ use tokio::task::{LocalSet, spawn_local};
 use crate::command::{Command, Commands, QueuedCommand, queued};
 use crate::connection::{Connector, Session};
 use crate::connection_worker::{ConnectionWorker, Workload};
-use crate::error::{Failure, chain, unavailable};
+use crate::error::unavailable;
 use crate::holder::{HolderWrite, HolderWrites, Verb};
-use crate::notify::{self, ListenConnection, NotifyHub};
+use crate::notify::{self, Listening, NotifyHub};
 use crate::queue::{Queue, Refused};
 use crate::reserve::{Reservation, Reservations};
 use crate::time::Time;
@@ -35,6 +35,7 @@ pub(crate) struct Inner {
     pub(crate) batch_queue: Arc<Queue<Box<dyn QueuedCommand>>>,
     pub(crate) notify_hub: Arc<NotifyHub>,
     pub(crate) time: Arc<Time>,
+    pub(crate) connector: Arc<Connector>,
     pub(crate) identity_hash: fn(&Identity) -> IdentityHash,
 }
 
@@ -42,7 +43,8 @@ impl Inner {
     /// Migrates, and starts the workers on a thread of their own, so that leases are renewed and
     /// outcomes written even while the application's runtime is busy.
     pub(crate) async fn open(options: Options) -> std::result::Result<Self, crate::Error> {
-        let connector = Connector::new(&options.url, options.queries.clone())?;
+        let time = Arc::new(Time::new(options.clock));
+        let connector = Connector::new(&options.url, options.queries, time)?;
         let (opened, answer) = oneshot::channel();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -51,7 +53,7 @@ impl Inner {
             .name("semel-postgres".into())
             .spawn(move || {
                 let workers = LocalSet::new();
-                let start = workers.run_until(Self::start(connector, options));
+                let start = workers.run_until(Self::start(connector, options.identity_hash));
                 let inner = runtime.block_on(start);
                 let ended = inner.is_err();
                 // If the caller was dropped, the queues close and the workers end.
@@ -70,40 +72,32 @@ impl Inner {
 
     async fn start(
         connector: Connector,
-        options: Options,
+        identity_hash: fn(&Identity) -> IdentityHash,
     ) -> std::result::Result<Self, crate::Error> {
-        let refused = |error| crate::Error::Connect {
-            address: connector.address.clone(),
-            reason: chain(&error).into(),
-        };
-        let mut client = connector.client().await.map_err(refused)?;
-        migrate::migrate(&connector, &mut client).await?;
-        drop(client);
-        let broken = |failure: Failure| match failure {
-            Failure::Refused(error) | Failure::Broken(Some(error)) => {
-                crate::Error::Start(chain(&*error).into())
-            }
-            Failure::Broken(None) => crate::Error::Start("it does not answer in time".into()),
-            Failure::Corrupt(reason) => crate::Error::Start(reason),
-            Failure::Contended => crate::Error::Start("it is busy".into()),
-        };
-        let first = connector.session().await.map_err(broken)?;
+        let address = connector.address.clone();
+        let opening = |failure| crate::Error::opening(failure, &address);
+        let mut first = connector.connect().await.map_err(opening)?;
+        let listening = Listening::connect(&connector).await.map_err(opening)?;
+        let probed = connector.refuse_pooler(&first, listening.link());
+        probed.await.map_err(opening)?;
+        migrate::migrate(&connector.address, &mut first.client).await?;
+        let first = connector.set_up(first).await.map_err(opening)?;
         let inner = Self {
             reservations: Arc::new(Queue::new(Reservations::MAX_BATCH)),
             holder_writes: Arc::new(Queue::new(HolderWrites::MAX_BATCH)),
             command_queue: Arc::new(Queue::new(Commands::MAX_BATCH)),
             batch_queue: Arc::new(Queue::new(Commands::MAX_BATCH)),
             notify_hub: Arc::new(NotifyHub::new()),
-            time: Arc::new(Time::new(options.clock)),
-            identity_hash: options.identity_hash,
+            time: Arc::clone(&connector.time),
+            connector: Arc::new(connector),
+            identity_hash,
         };
         let sent = inner.time.sending();
         let now = inner.time.ask(&first.client, &first.sql.now).await;
-        let now = now.map_err(|error| broken(error.into()))?;
+        let now = now.map_err(|error| opening(error.into()))?;
         inner.time.heard(sent, now);
-        let listening = ListenConnection::open(&connector, &inner.notify_hub).await;
-        let listening = listening.map_err(broken)?;
-        let connector = Arc::new(connector);
+        let listening = listening.listen(&inner.notify_hub).await.map_err(opening)?;
+        let connector = Arc::clone(&inner.connector);
         spawn_local(notify::run(
             Arc::clone(&connector),
             Arc::downgrade(&inner.notify_hub),

@@ -30,13 +30,14 @@ pub(super) fn packages(names: &[&str]) -> Result<()> {
 }
 
 /// Programs that tests run besides the servers, with the packages that hold them.
-const PROGRAMS: [(&str, &str); 8] = [
+const PROGRAMS: [(&str, &str); 9] = [
     ("chromium", "chromium"),
     ("etcd", "etcd-server"),
     ("faketime", "faketime"),
     ("go", "golang-go"),
     ("ip", "iproute2"),
     ("iptables", "iptables"),
+    ("pgbouncer", "pgbouncer"),
     ("promtool", "prometheus"),
     ("strace", "strace"),
 ];

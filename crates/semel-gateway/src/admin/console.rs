@@ -42,7 +42,7 @@ const MAX_FORM: usize = 2 << 20;
 
 /// Probes the store; the error is the reason shown to operators.
 pub(super) type ReadinessProbe =
-    Arc<dyn Fn() -> BoxFuture<'static, Result<(), String>> + Send + Sync>;
+    Arc<dyn Fn() -> BoxFuture<'static, Result<Vec<String>, String>> + Send + Sync>;
 
 /// What the pages work on.
 pub(super) struct Console<S, O> {

@@ -8,9 +8,10 @@ use std::str::FromStr;
 use http::Uri;
 use http::uri::{Authority, Scheme};
 use ipnet::IpNet;
+use semel_postgres::Durability;
 use toml::Spanned;
 
-use super::problem::Problems;
+use super::problem::{Origin, Problems};
 use super::table::Table;
 use crate::upstream::UpstreamConfig;
 
@@ -243,6 +244,20 @@ fn path(rest: &str) -> &str {
 }
 
 impl StoreUrl {
+    /// The same store with this durability. The URL may already have one, for commands that have no
+    /// configuration file.
+    pub(super) fn with_durability(self, durability: Durability) -> Result<Self, &'static str> {
+        let Self::Postgres(SecretUrl(url)) = self else {
+            return Err("`durability` has an effect only with PostgreSQL: remove it");
+        };
+        if url.contains("durability=") {
+            return Err("the URL of the store has a `durability` already: remove one of them");
+        }
+        let separator = if url.contains('?') { '&' } else { '?' };
+        let url = format!("{url}{separator}durability={}", durability.as_str());
+        Ok(Self::Postgres(SecretUrl(url.into())))
+    }
+
     /// The SQLite file, if this is one.
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -260,6 +275,33 @@ impl fmt::Display for StoreUrl {
             Self::Postgres(url) => url.fmt(f),
         }
     }
+}
+
+/// `store` and `durability`. A flag may replace the store, and not how durable it must be.
+pub(super) fn read_store(
+    top: &mut Table<'_>,
+) -> (Option<Spanned<StoreUrl>>, Option<Spanned<Durability>>) {
+    (
+        top.parsed("store", StoreUrl::from_str),
+        top.parsed("durability", Durability::from_str),
+    )
+}
+
+/// The store with `durability` of the file.
+pub(super) fn apply_durability(
+    store: StoreUrl,
+    durability: Option<Spanned<Durability>>,
+    problems: &Problems,
+) -> StoreUrl {
+    let Some(durability) = durability else {
+        return store;
+    };
+    let origin = Origin::File(durability.span());
+    let durable = store.clone().with_durability(durability.into_inner());
+    durable.unwrap_or_else(|reason| {
+        problems.report(origin, reason);
+        store
+    })
 }
 
 /// Reads `trusted_proxies`; without it, the loopback addresses.
@@ -389,6 +431,13 @@ mod tests {
             .unwrap();
         assert_eq!(store.to_string(), "postgres://u@h:1/d");
         assert_eq!(format!("{store:?}"), "Postgres(postgres://u@h:1/d)");
+        let StoreUrl::Postgres(url) = store.with_durability(Durability::Replicated).unwrap() else {
+            panic!("another store");
+        };
+        assert!(
+            url.expose()
+                .ends_with("?password=secret&durability=replicated")
+        );
         let cache: CacheUrl = "redis://:secret@h".parse().unwrap();
         assert_eq!(cache.0.to_string(), "redis://@h");
         for text in ["", "redis:", "redis://", "memcached://h"] {

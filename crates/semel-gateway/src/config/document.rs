@@ -11,6 +11,7 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use semel_core::fingerprint::Hosts;
 use semel_core::key::{Dialect, KeyHasher};
+use semel_postgres::Durability;
 use semel_seal::Keyring;
 use toml::Spanned;
 use toml::de::DeTable;
@@ -44,6 +45,7 @@ pub(super) struct Document {
     pub(super) upstream_given: bool,
     pub(super) trusted_proxies: Vec<IpNet>,
     pub(super) store: Option<Spanned<StoreUrl>>,
+    pub(super) durability: Option<Spanned<Durability>>,
     pub(super) cache: Option<Spanned<CacheUrl>>,
     pub(super) dialect: Dialect,
     pub(super) header: HeaderName,
@@ -90,7 +92,7 @@ impl Document {
         let reuse_port = top.boolean("reuse_port");
         let upstream = top.parsed("upstream", Upstream::from_str);
         let trusted_proxies = address::read_trusted_proxies(&mut top);
-        let store = top.parsed("store", StoreUrl::from_str);
+        let (store, durability) = address::read_store(&mut top);
         let cache = top.parsed("cache", CacheUrl::from_str);
         let dialect = dialect::read(&mut top, dialect);
         let (header, replayed_header) = read_headers(&mut top);
@@ -155,6 +157,7 @@ impl Document {
             upstream_given,
             trusted_proxies,
             store,
+            durability,
             cache,
             dialect,
             header,

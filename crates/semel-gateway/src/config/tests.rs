@@ -302,16 +302,17 @@ match = "PATCH /b"
 key = "ignored"
 "#;
 
-#[test]
-fn every_other_key_is_read() {
+fn load_other_keys() -> Config {
     let flags = Flags {
         upstream: Some("http://app".parse().unwrap()),
         ..Flags::default()
     };
-    let config = load_with(OTHER_KEYS, flags, &[("TOKEN", "Bearer t")]).unwrap();
-    assert_eq!(config.dialect, Dialect::Stripe);
-    assert_eq!(config.header, "x-idempotency-key");
-    assert_eq!(config.replayed_header, "x-replayed");
+    load_with(OTHER_KEYS, flags, &[("TOKEN", "Bearer t")]).unwrap()
+}
+
+#[test]
+fn the_other_keys_of_the_process_are_read() {
+    let config = load_other_keys();
     assert_eq!((config.replay_cache, config.drain), (0, Duration::ZERO));
     assert_eq!(config.drain_delay, Duration::from_secs(5));
     assert!(config.reuse_port);
@@ -320,6 +321,14 @@ fn every_other_key_is_read() {
         config.trusted_proxies,
         trusted.map(|net| net.parse().unwrap())
     );
+}
+
+#[test]
+fn every_other_key_is_read() {
+    let config = load_other_keys();
+    assert_eq!(config.dialect, Dialect::Stripe);
+    assert_eq!(config.header, "x-idempotency-key");
+    assert_eq!(config.replayed_header, "x-replayed");
     assert!(matches!(&config.tenant, TenantFrom::Header(name) if name == "x-account-id"));
     let seconds = Duration::from_secs;
     let limits = Limits {

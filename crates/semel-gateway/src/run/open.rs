@@ -45,14 +45,32 @@ fn warn_if_readable(path: &Path) {
     }
 }
 
-/// The store of a configuration, and the same store without its cache, for the outbox.
-pub(super) async fn open_stores(config: &Config) -> Result<(AnyStore, AnyStore), Error> {
-    let store = open_store(&config.store).await?;
+/// The store of a configuration.
+pub(super) struct Stores {
+    pub(super) store: AnyStore,
+    /// The same without its cache: events are neither encrypted nor cached.
+    pub(super) outbox: AnyStore,
+    /// The same, if it is PostgreSQL.
+    pub(super) postgres: Option<Postgres>,
+}
+
+pub(super) async fn open_stores(config: &Config) -> Result<Stores, Error> {
+    let (outbox, postgres) = match &config.store {
+        StoreUrl::Postgres(url) => {
+            let postgres = Postgres::open(url.expose()).await?;
+            (AnyStore::new(postgres.clone()), Some(postgres))
+        }
+        StoreUrl::Sqlite(_) | StoreUrl::Memory => (open_store(&config.store).await?, None),
+    };
     #[cfg(feature = "redis")]
     if let Some(CacheUrl(cache)) = &config.cache {
         let cached = semel_redis::Options::new(cache.expose());
-        let cached = cached.open(store.clone()).await?;
-        return Ok((AnyStore::new(cached), store));
+        let cached = cached.open(outbox.clone()).await?;
+        return Ok(Stores {
+            store: AnyStore::new(cached),
+            outbox,
+            postgres,
+        });
     }
     #[cfg(not(feature = "redis"))]
     if config.cache.is_some() {
@@ -61,5 +79,9 @@ pub(super) async fn open_stores(config: &Config) -> Result<(AnyStore, AnyStore),
             feature: "redis",
         });
     }
-    Ok((store.clone(), store))
+    Ok(Stores {
+        store: outbox.clone(),
+        outbox,
+        postgres,
+    })
 }

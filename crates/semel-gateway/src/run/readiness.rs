@@ -14,14 +14,16 @@ pub(super) struct Readiness<S> {
 }
 
 impl<S: Store> Readiness<S> {
-    /// Looks up a record that cannot exist.
-    pub(super) async fn check(self) -> Result<(), String> {
+    /// Looks up a record that cannot exist, and describes the server of the store.
+    pub(super) async fn check(self) -> Result<Vec<String>, String> {
         if self.stopping.is_cancelled() {
             return Err("the process is stopping".to_owned());
         }
         let trusted = self.watch.check();
         let found = self.store.find(OperationId::from_bytes([0; 16])).await;
         let ready = trusted.and(found.map(drop));
-        ready.map_err(|error| error.to_string())
+        ready
+            .map(|()| self.watch.describe_server())
+            .map_err(|error| error.to_string())
     }
 }

@@ -38,7 +38,7 @@ fn router(token: Option<&str>, ready: Result<(), &'static str>) -> axum::Router 
         token.map_or(Access::Loopback, |token| {
             Access::token(token.parse().unwrap())
         }),
-        move || async move { ready.map_err(str::to_owned) },
+        move || async move { ready.map(|()| Vec::new()).map_err(str::to_owned) },
         handle,
         Api {
             store: Memory::default(),

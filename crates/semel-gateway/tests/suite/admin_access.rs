@@ -87,7 +87,7 @@ impl Fixture {
         let recorder = telemetry::recorder().unwrap();
         let router = admin::router(
             access,
-            || async { Ok(()) },
+            || async { Ok(Vec::new()) },
             recorder.handle(),
             api,
             store.clone(),

@@ -74,7 +74,7 @@ impl Fixture {
             token.map_or(Access::Loopback, |token| {
                 Access::token(token.parse().unwrap())
             }),
-            || async { Ok(()) },
+            || async { Ok(Vec::new()) },
             recorder.handle(),
             api,
             faulty.inner().clone(),

@@ -184,7 +184,7 @@ impl TestConsole {
                 viewer: Some(VIEWER.parse().unwrap()),
                 secure_cookie: false,
             },
-            || async { Ok(()) },
+            || async { Ok(Vec::new()) },
             recorder.handle(),
             api,
             store.clone(),

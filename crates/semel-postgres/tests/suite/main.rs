@@ -11,6 +11,7 @@
 
 mod broken_connections;
 mod conformance;
+mod durability;
 mod failover;
 mod notifications;
 mod opening;

@@ -261,7 +261,8 @@ async fn health<S: FullStore, O: Store>(console: &Console<S, O>) -> Health {
     let ready = tokio::time::timeout(READY_WITHIN, (console.ready)()).await;
     let took = began.elapsed();
     let (healthy, message) = match ready {
-        Ok(Ok(())) => (true, Text::line("reachable")),
+        Ok(Ok(lines)) if lines.is_empty() => (true, Text::line("reachable")),
+        Ok(Ok(lines)) => (true, Text::line(&lines.join("; "))),
         Ok(Err(reason)) => (false, Text::line(&reason)),
         Err(_) => (false, Text::line("no response")),
     };

@@ -211,6 +211,18 @@ const WRONG: &[(&str, &[(&str, &str)])] = &[
         "store = \"postgres://a/b\"\ncache = \"a\"",
         &[("2:9", "invalid cache URL")],
     ),
+    (
+        "durability = \"replicated\"",
+        &[("1:14", "only with PostgreSQL")],
+    ),
+    (
+        "store = \"postgres://a/b\"\ndurability = \"both\"",
+        &[("2:14", "\"local\" or \"replicated\"")],
+    ),
+    (
+        "store = \"postgres://a/b?durability=local\"\ndurability = \"local\"",
+        &[("2:14", "remove one of them")],
+    ),
     ("store = \"memory:\"", &[("1:9", "loses all records")]),
     // Gateways on one port with a store each would execute twice.
     ("reuse_port = true", &[("1:14", "write an absolute path")]),

@@ -201,13 +201,10 @@ fn every_metric_is_described_and_documented() {
 fn prometheus_names_derive_from_the_opentelemetry_names() {
     for (name, row) in page() {
         let mut expected = row.open_telemetry.replace('.', "_");
-        if row.unit == "s" {
-            expected.push_str("_seconds");
-        } else {
-            assert!(
-                row.unit.starts_with('{') && row.unit.ends_with('}'),
-                "{name}"
-            );
+        match row.unit.as_str() {
+            "s" => expected.push_str("_seconds"),
+            "By" => expected.push_str("_bytes"),
+            unit => assert!(unit.starts_with('{') && unit.ends_with('}'), "{name}"),
         }
         if row.metric.kind == Kind::Counter {
             expected.push_str("_total");
