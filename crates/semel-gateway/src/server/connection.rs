@@ -34,7 +34,7 @@ const FIRST_READ: usize = 4096;
 const HEAD_ENDING: usize = 64;
 
 /// When the kernel begins to check that a silent client is still there, and how often it does. A
-/// client that has closed only its own side is not told from one that is gone in any other way.
+/// client that has closed only its own side looks the same as one that is gone.
 const KEEP_ALIVE_TIME: Duration = Duration::from_mins(1);
 const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
