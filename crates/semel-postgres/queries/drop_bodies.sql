@@ -1,5 +1,5 @@
--- Removes response bodies whose retention is shorter than the replay window. A CHECK allows
--- `body_expires_at` only on a completed row with a body.
+-- Removes response bodies whose retention is shorter than the replay window. Only a
+-- completed record with a body has `body_expires_at`.
 WITH clock AS MATERIALIZED (
     SELECT coalesce($1::bigint, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint) AS now
 ),

@@ -1,6 +1,7 @@
--- Reserves for many requests in one statement: each inserts, takes over the record, or gets the
--- record that exists. A request without a row in the result met another one in the same instant,
--- and is sent again: the snapshot of this statement is older than the winner's row.
+-- Reserves for requests whose key exists and may be granted: each takes over the record, gets the
+-- record that exists, or inserts where it is gone. A request without a row in the result met another
+-- one in the same instant, and is sent again: the snapshot of this statement is older than the winner's
+-- row.
 --
 -- Locked rows are skipped: an application may hold its own row in a long transaction, and other
 -- requests must not wait for that.
@@ -13,9 +14,9 @@ WITH clock AS MATERIALIZED (
 request AS MATERIALIZED (
     SELECT *
     FROM unnest(
-        $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[],
-        $8::bytea[], $9::integer[], $20::bigint[], $10::text[], $11::bigint[], $12::bigint[],
-        $13::bigint[], $14::bigint[], $15::bigint[], $16::boolean[]
+        $2::uuid[], $3::uuid[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bytea[],
+        $9::integer[], $10::bigint[], $11::text[], $12::bigint[], $13::bigint[], $14::bigint[],
+        $15::bigint[], $16::bigint[], $17::boolean[]
     ) WITH ORDINALITY AS request (
         key_hash, id, scope, tenant, operation, key,
         fingerprint, fingerprint_version, fingerprint_rules, owner, lease_us, replay_us,
@@ -44,7 +45,7 @@ ready AS MATERIALIZED (
     -- Most retries end here, without a second look at the row.
     WHERE ((found.record).status <> 'completed' OR found.begins_anew)
       AND (operations.scope, operations.tenant, operations.key, operations.scope = 'tenant' OR operations.operation = found.operation) = (found.scope, found.tenant, found.key, true) -- guard: the identity matches, not only its hash
-      AND (operations.status IN ('completed', 'expired') OR (operations.fingerprint, operations.fingerprint_version, operations.fingerprint_rules) = (found.fingerprint, found.fingerprint_version, found.fingerprint_rules) OR (found.nth, operations.fingerprint, operations.fingerprint_version, operations.fingerprint_rules) IN (SELECT * FROM unnest($17::bigint[], $18::bytea[], $19::integer[], $21::bigint[]))) -- guard: the fingerprint matches, unless the key starts over
+      AND (operations.status IN ('completed', 'expired') OR (operations.fingerprint, operations.fingerprint_version, operations.fingerprint_rules) = (found.fingerprint, found.fingerprint_version, found.fingerprint_rules) OR (found.nth, operations.fingerprint, operations.fingerprint_version, operations.fingerprint_rules) IN (SELECT * FROM unnest($18::bigint[], $19::bytea[], $20::integer[], $21::bigint[]))) -- guard: the fingerprint matches, unless the key starts over
       AND CASE operations.status
           WHEN 'failed_retryable' THEN true
           WHEN 'in_progress' THEN operations.locked_until <= clock.now -- guard: the lease expired

@@ -1,29 +1,30 @@
 //! Connections: which host, TLS, and session settings.
 //!
-//! The whole handshake with each host is bounded, so that a host that accepts connections and says
-//! nothing does not keep the store from the next one. Only a server that can be written to, and
-//! that keeps what it commits, is used.
+//! The whole handshake with each host is bounded, and a host that says nothing does not keep the
+//! store from the next one. Only a server that can be written to, and that keeps what it commits, is
+//! used.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use semel_core::OperationId;
 use tokio::net::lookup_host;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tokio_postgres::config::{Host, LoadBalanceHosts, SslMode};
-use tokio_postgres::error::{DbError, Severity};
-use tokio_postgres::{AsyncMessage, Client, Config, Connection, Socket};
+use tokio_postgres::{Client, Config};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
 use crate::address::{Location, address, each_host, locate};
+use crate::driver::drive;
 use crate::error::{Error, Failure, NoServer};
 use crate::queries::{Queries, Statements};
-use crate::server::{Description, Durability, Leader, Unfit};
+use crate::server::{Description, Durability, Leader, Rejected, Unfit, no_server};
 use crate::time::Time;
 use crate::tls::{self, Trust};
 
@@ -41,6 +42,12 @@ const STATEMENT_TIMEOUT: &str = "5s";
 /// How long a statement waits for a row lock: only an application's transaction holds one for long,
 /// and other calls share the statement.
 const LOCK_TIMEOUT: &str = "250ms";
+
+/// How long a host may take before the next one is asked too.
+const ASK_NEXT_AFTER: Duration = Duration::from_millis(250);
+
+/// While one host is silent, how soon the others are asked again: one of them may be promoted.
+const ASK_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
 /// The settings of every session.
 const SESSION: &str = include_str!("../queries/session.sql");
@@ -68,42 +75,46 @@ pub(crate) struct Connector {
     /// Hosts and database, for messages.
     pub(crate) address: Box<str>,
     leader: Mutex<Option<Leader>>,
-    /// The server stopped being fit while it was connected: all connections are opened again.
-    unfit: AtomicBool,
+    /// Connections of an earlier generation are opened again before they are used.
+    generation: AtomicU64,
 }
 
 /// A connection with all statements prepared.
 pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) sql: Statements,
-    not_replicated: Arc<AtomicBool>,
+    pub(crate) health: Health,
 }
 
 /// A connection to a server that may be written to.
 pub(crate) struct Link {
     pub(crate) client: Client,
+    pub(crate) health: Health,
+}
+
+/// Whether a connection may be used.
+pub(crate) struct Health {
     /// A commit on this connection did not wait for its standby.
     not_replicated: Arc<AtomicBool>,
+    generation: u64,
+}
+
+impl Health {
+    fn check_replicated(&self) -> Result<(), Failure> {
+        if self.not_replicated.load(Ordering::SeqCst) {
+            return Err(Failure::NotReplicated);
+        }
+        Ok(())
+    }
 }
 
 impl Session {
     /// Whether everything that this session committed is as durable as the server promises. To be
     /// asked before a caller gets the answer of a write.
     pub(crate) fn check_replicated(&self) -> Result<(), Failure> {
-        check_replicated(&self.not_replicated)
+        self.health.check_replicated()
     }
 }
-
-fn check_replicated(not_replicated: &AtomicBool) -> Result<(), Failure> {
-    if not_replicated.load(Ordering::SeqCst) {
-        return Err(Failure::NotReplicated);
-    }
-    Ok(())
-}
-
-/// Drives a connection.
-type Driver =
-    Connection<Socket, <MakeRustlsConnect as tokio_postgres::tls::MakeTlsConnect<Socket>>::Stream>;
 
 impl Connector {
     pub(crate) fn new(url: &str, queries: Queries, time: Arc<Time>) -> Result<Self, Error> {
@@ -143,7 +154,7 @@ impl Connector {
             queries,
             time,
             leader: Mutex::default(),
-            unfit: AtomicBool::new(false),
+            generation: AtomicU64::new(0),
         })
     }
 
@@ -153,59 +164,74 @@ impl Connector {
     }
 
     /// The same; the server's notifications are sent to `notifications`.
+    ///
+    /// A host that is silent is passed over after a moment. Until it answers or its time is over, the
+    /// others are asked again, so that one that is promoted meanwhile is found at once.
     pub(crate) async fn connect_and_listen(
         &self,
         notifications: Option<UnboundedSender<String>>,
     ) -> Result<Link, Failure> {
         let addresses = self.addresses().await;
-        let count = addresses.len().max(1);
+        let count = addresses.len();
         let first = if self.at_random {
-            usize::from(OperationId::generate().as_bytes()[15]) % count
+            usize::from(OperationId::generate().as_bytes()[15])
         } else {
             self.first.load(Ordering::Relaxed)
         };
-        let mut reasons = Vec::new();
-        let mut unfit = None;
-        for nth in (0..count).map(|nth| (first + nth) % count) {
-            let Some(config) = addresses.get(nth) else {
-                continue;
+        let ask = async |nth: usize, after| {
+            sleep(after).await;
+            let handshake = self.handshake(&addresses[nth], notifications.clone());
+            let answer = timeout(self.handshake_within, handshake).await;
+            (nth, answer.unwrap_or(Err(Rejected::Silent)))
+        };
+        let mut turns = (0..count).map(|turn| (first + turn) % count).peekable();
+        let mut asked = FuturesUnordered::new();
+        let mut rejected: Vec<Option<Rejected>> = addresses.iter().map(|_| None).collect();
+        while rejected.iter().any(Option::is_none) {
+            asked.extend(turns.next().map(|nth| ask(nth, Duration::ZERO)));
+            let answer = if turns.peek().is_some() {
+                timeout(ASK_NEXT_AFTER, asked.next()).await
+            } else {
+                Ok(asked.next().await)
             };
-            let handshake = self.handshake(config, notifications.clone());
-            let reason = match timeout(self.handshake_within, handshake).await {
-                Ok(Ok(link)) => {
+            match answer {
+                Ok(Some((nth, Ok(link)))) => {
                     self.first.store(nth, Ordering::Relaxed);
-                    self.unfit.store(false, Ordering::SeqCst);
                     return Ok(link);
                 }
-                Ok(Err(Rejected::Unfit(found))) => {
-                    unfit = unfit.max(Some(found));
-                    found.to_string()
+                Ok(Some((nth, Err(reason)))) => {
+                    rejected[nth] = Some(reason);
+                    asked.push(ask(nth, ASK_AGAIN_AFTER));
                 }
-                Ok(Err(Rejected::Failed(error))) => crate::error::chain(&error),
-                Err(_) => "it does not answer".to_owned(),
-            };
-            reasons.push(if count > 1 {
-                format!("{}: {reason}", address(config))
-            } else {
-                reason
-            });
+                Ok(None) | Err(_) => {}
+            }
         }
-        self.first.store((first + 1) % count, Ordering::Relaxed);
-        let reason = if reasons.is_empty() {
-            "no host name could be resolved".to_owned()
-        } else {
-            reasons.join("; ")
-        };
-        Err(Failure::NoServer(Arc::new(NoServer { reason, unfit })))
+        self.first.store(first + 1, Ordering::Relaxed);
+        Err(Failure::NoServer(Arc::new(no_server(&addresses, rejected))))
     }
 
-    /// The next connection begins with another host.
-    pub(crate) fn avoid_current_host(&self) {
-        self.first.fetch_add(1, Ordering::Relaxed);
+    /// Whether a connection is to be used again: it is open, and no other connection of its age found
+    /// the server silent, unfit or replaced.
+    pub(crate) fn is_usable(&self, session: &Session) -> bool {
+        !session.client.is_closed()
+            && session.health.generation == self.generation.load(Ordering::SeqCst)
     }
 
-    /// All addresses of all hosts. A name may stand for several servers, each with a handshake of
-    /// its own.
+    /// Has this connection, and all others of its age, opened again, beginning with another host.
+    pub(crate) fn retire(&self, health: &Health) {
+        let next = self.generation.compare_exchange(
+            health.generation,
+            health.generation + 1,
+            Ordering::SeqCst,
+            Ordering::SeqCst,
+        );
+        if next.is_ok() {
+            self.first.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// All addresses of all hosts, at least one. A name may stand for several servers, each with a
+    /// handshake of its own.
     async fn addresses(&self) -> Vec<Config> {
         let resolved = self.hosts.iter().map(|host| async move {
             let [Host::Tcp(name)] = host.get_hosts() else {
@@ -215,17 +241,19 @@ impl Connector {
                 return vec![host.clone()];
             }
             let found = timeout(self.handshake_within, lookup_host((name.as_str(), 0))).await;
-            let Ok(Ok(found)) = found else {
+            let found = found.map(|found| found.map(Vec::from_iter));
+            match found {
+                Ok(Ok(found)) if !found.is_empty() => found
+                    .into_iter()
+                    .map(|address| {
+                        let mut config = host.clone();
+                        config.hostaddr(address.ip());
+                        config
+                    })
+                    .collect(),
                 // The connection attempt reports why.
-                return vec![host.clone()];
-            };
-            found
-                .map(|address| {
-                    let mut config = host.clone();
-                    config.hostaddr(address.ip());
-                    config
-                })
-                .collect()
+                _ => vec![host.clone()],
+            }
         });
         join_all(resolved).await.concat()
     }
@@ -246,19 +274,32 @@ impl Connector {
             return Err(Rejected::Unfit(unfit));
         }
         self.time.connected(sent, found.now, &address(config));
-        let mut leader = self.leader();
-        let since = self.time.clock().now();
-        *leader = Some(Leader::next(
-            leader.take(),
-            address(config),
-            found.timeline,
-            since,
-        ));
-        drop(leader);
+        let generation = self.follow(address(config), found.timeline);
         Ok(Link {
             client,
-            not_replicated,
+            health: Health {
+                not_replicated,
+                generation,
+            },
         })
+    }
+
+    /// Remembers which server leads. Connections to the one before are not used again. Returns the
+    /// generation of a new connection.
+    fn follow(&self, address: String, timeline: String) -> u64 {
+        let now = self.time.clock().now();
+        let mut leader = self.leader();
+        let is_another = leader
+            .as_ref()
+            .is_some_and(|known| !known.is(&address, &timeline));
+        if is_another {
+            tracing::warn!(%address, %timeline, "another PostgreSQL server leads");
+            self.generation.fetch_add(1, Ordering::SeqCst);
+        }
+        if is_another || leader.is_none() {
+            *leader = Some(Leader::new(address, timeline, now));
+        }
+        self.generation.load(Ordering::SeqCst)
     }
 
     /// A connection with all statements prepared.
@@ -282,22 +323,19 @@ impl Connector {
     }
 
     async fn begin(&self, link: Link) -> Result<Session, Failure> {
-        let Link {
-            client,
-            not_replicated,
-        } = link;
+        let Link { client, health } = link;
         client
             .query_one(SESSION, &[&STATEMENT_TIMEOUT, &LOCK_TIMEOUT])
             .await?;
         // What this session reads may have been committed just before the server restarted.
         client.query_one(BARRIER, &[]).await?;
-        check_replicated(&not_replicated)?;
+        health.check_replicated()?;
         // Boxed: the future that prepares all statements at once is large.
         let sql = Box::pin(Statements::prepare(&client, &self.queries)).await?;
         Ok(Session {
             client,
             sql,
-            not_replicated,
+            health,
         })
     }
 
@@ -320,29 +358,8 @@ impl Connector {
         Ok(())
     }
 
-    /// Drops all connections: this server stopped being fit.
-    pub(crate) fn mark_unfit(&self) {
-        self.unfit.store(true, Ordering::SeqCst);
-    }
-
-    pub(crate) fn is_unfit(&self) -> bool {
-        self.unfit.load(Ordering::SeqCst)
-    }
-
     pub(crate) fn leader(&self) -> MutexGuard<'_, Option<Leader>> {
         self.leader.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Why a host was passed over.
-enum Rejected {
-    Unfit(Unfit),
-    Failed(tokio_postgres::Error),
-}
-
-impl From<tokio_postgres::Error> for Rejected {
-    fn from(error: tokio_postgres::Error) -> Self {
-        Self::Failed(error)
     }
 }
 
@@ -350,47 +367,6 @@ impl From<tokio_postgres::Error> for Rejected {
 async fn backend(client: &Client) -> Result<i32, tokio_postgres::Error> {
     let rows = client.query_typed(BACKEND, &[]).await?;
     rows.first().map_or(Ok(0), |row| row.try_get(0))
-}
-
-/// Drives a connection until it ends. The callers that wait for an answer get the error.
-///
-/// A notice is handled before the end of its statement is passed on, so that a caller that has its
-/// rows sees it.
-async fn drive(
-    mut driver: Driver,
-    not_replicated: Arc<AtomicBool>,
-    notifications: Option<UnboundedSender<String>>,
-) {
-    let mut messages = futures_util::stream::poll_fn(move |context| driver.poll_message(context));
-    while let Some(Ok(message)) = messages.next().await {
-        match message {
-            AsyncMessage::Notice(notice) if ends_wait_for_standby(&notice) => {
-                tracing::error!(
-                    "PostgreSQL committed without its standby: {}",
-                    notice.message()
-                );
-                not_replicated.store(true, Ordering::SeqCst);
-            }
-            AsyncMessage::Notification(note) => {
-                let is_heard = notifications
-                    .as_ref()
-                    .is_none_or(|listener| listener.send(note.payload().to_owned()).is_ok());
-                if !is_heard {
-                    return;
-                }
-            }
-            AsyncMessage::Notice(_) | _ => {}
-        }
-    }
-}
-
-/// Whether a warning says that a commit did not wait for its standby. The message may be translated;
-/// the place in the server's source is not.
-fn ends_wait_for_standby(notice: &DbError) -> bool {
-    notice.parsed_severity() == Some(Severity::Warning)
-        && (notice.routine() == Some("SyncRepWaitForLSN")
-            || notice.file() == Some("syncrep.c")
-            || notice.message().contains("synchronous replication"))
 }
 
 /// Shared by the connection workers.

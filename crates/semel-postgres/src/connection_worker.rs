@@ -20,7 +20,7 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(8);
 const MIN_RECONNECT_PAUSE: Duration = Duration::from_millis(50);
 
 /// The longest pause between two connection attempts: a server that is back is found soon.
-const MAX_RECONNECT_PAUSE: Duration = Duration::from_secs(1);
+const MAX_RECONNECT_PAUSE: Duration = Duration::from_millis(500);
 
 /// How often a call is retried because other requests were faster.
 const MAX_TRIES: u32 = 40;
@@ -81,8 +81,7 @@ impl<W: Workload> ConnectionWorker<W> {
                 return;
             }
             // A connection that broke while it was idle has sent nothing.
-            connected = connected
-                .filter(|link| !link.session.client.is_closed() && !self.connector.is_unfit());
+            connected = connected.filter(|link| self.connector.is_usable(&link.session));
             let Some(link) = &mut connected else {
                 connected = self.connect(&mut waiting).await;
                 if connected.is_some() {
@@ -95,8 +94,8 @@ impl<W: Workload> ConnectionWorker<W> {
             };
             let batch = W::batch(&mut waiting);
             if !serve::<W>(&mut link.session, &self.time, batch, &mut waiting).await {
+                self.connector.retire(&link.session.health);
                 connected = None;
-                self.connector.avoid_current_host();
             }
             self.delay_retries(&mut waiting);
         }

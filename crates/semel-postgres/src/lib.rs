@@ -29,6 +29,7 @@ mod command;
 mod connection;
 mod connection_worker;
 mod contracts;
+mod driver;
 mod error;
 mod holder;
 mod inbox;

@@ -5,7 +5,7 @@ use tokio_postgres::{Client, GenericClient, Row};
 use crate::error::{Error, chain};
 
 /// All migrations. A published one is never changed: a new one follows it.
-const MIGRATIONS: [(i64, &str); 8] = [
+const MIGRATIONS: [(i64, &str); 9] = [
     (1, include_str!("../migrations/0001_operations.sql")),
     (2, include_str!("../migrations/0002_complete.sql")),
     (3, include_str!("../migrations/0003_history.sql")),
@@ -14,6 +14,7 @@ const MIGRATIONS: [(i64, &str); 8] = [
     (6, include_str!("../migrations/0006_contracts.sql")),
     (7, include_str!("../migrations/0007_complete.sql")),
     (8, include_str!("../migrations/0008_durability.sql")),
+    (9, include_str!("../migrations/0009_speed.sql")),
 ];
 
 /// The table of applied migrations.

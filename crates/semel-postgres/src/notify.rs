@@ -176,7 +176,7 @@ impl Listening {
         };
         if let Some(unfit) = unfit {
             tracing::error!("{}: {unfit}", connector.address);
-            connector.mark_unfit();
+            connector.retire(&self.link.health);
             return Err(Failure::Broken(None));
         }
         Ok(())

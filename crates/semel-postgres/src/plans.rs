@@ -11,7 +11,9 @@ use crate::queries::Queries;
 use crate::time::Time;
 
 /// The indexes that each statement uses.
-const INDEXES: [(&str, &[&str]); 50] = [
+const INDEXES: [(&str, &[&str]); 52] = [
+    ("reserve_new", &["operations_pkey"]),
+    ("reserve_existing", &["operations_pkey"]),
     ("reserve", &["operations_pkey"]),
     ("find", &["operations_id"]),
     ("find_identity", &["operations_pkey"]),

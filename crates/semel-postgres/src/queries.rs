@@ -40,7 +40,7 @@ macro_rules! statements {
 }
 
 statements! {
-    reserve
+    reserve_new reserve_existing reserve
     find find_identity find_resource list list_unknown list_unknown_oldest list_in_progress history count_unfinished
     complete release evict mark_unknown heartbeat advance watch record_refusal
     now sweep claim_abandoned claim_due schedule_claimed

@@ -1,28 +1,36 @@
 //! Reservations: clients ask to execute.
 //!
-//! One statement decides for a batch of requests, by its guards: the database compares the
-//! fingerprint, the status and the time. Where it grants nothing it returns the record, and the pure
-//! function decides what that means.
+//! Most requests have a new key: one statement inserts a batch of them. For the others the pure function
+//! decides by the record. Where that may be granted, a statement with guards decides: the database
+//! compares the fingerprint, the status and the time.
+
+mod columns;
+
+use std::collections::HashMap;
 
 use semel_core::identity::IdentityHash;
 use semel_core::store::Result;
-use semel_core::time::micros;
 use semel_core::transition::{self, Decision, Grant, InProgress, Unknown};
-use semel_core::{
-    Fence, Fingerprint, Identity, OnExpired, OperationId, Record, Reserve, State, Timestamp,
-};
+use semel_core::{Fence, OperationId, Record, Reserve, State, Timestamp};
 use tokio::sync::oneshot;
 use tokio_postgres::Row;
 use uuid::Uuid;
 
+use self::columns::Columns;
 use crate::connection::Session;
 use crate::connection_worker::Workload;
 use crate::error::{Failure, unavailable};
-use crate::row::{self, uuid};
+use crate::row;
 use crate::time::Time;
 
 /// Where the columns of the record begin in a row of `reserve.sql`.
 const RECORD: usize = 4;
+
+/// The same in a row of `reserve_existing.sql`, after the hash and the time.
+const RECORD_UNDER_HASH: usize = 2;
+
+/// How many of the parameters of `reserve.sql` `reserve_new.sql` has: all that a new record has.
+const PARAMETERS_OF_NEW: usize = 16;
 
 /// How often a locked row is tried again before its lock is taken for the owner's, who is about to
 /// write the outcome: other requests lock a row for a few milliseconds.
@@ -57,15 +65,16 @@ impl Workload for Reservations {
         time: &Time,
         batch: &mut Vec<Reservation>,
     ) -> std::result::Result<(), Failure> {
-        let sent = time.sending();
-        let rows = query(session, time, batch).await?;
-        let mut answers: Vec<Option<Answer>> = Vec::new();
-        answers.resize_with(batch.len(), || None);
-        for row in &rows {
-            let reserved = ReservedRow::read(row)?;
-            time.heard(sent, reserved.now.as_micros());
-            reserved.answer(row, batch, &mut answers)?;
+        insert_new(session, time, batch).await?;
+        if batch.is_empty() {
+            return Ok(());
         }
+        let answers = read_existing(session, time, batch).await?;
+        answer_decided(batch, answers);
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let answers = change_existing(session, time, batch).await?;
         session.check_replicated()?;
         answer_decided(batch, answers);
         Ok(())
@@ -95,92 +104,95 @@ enum Answer {
     Retry(Option<InProgress>),
 }
 
-/// Runs the statement for a batch.
-async fn query(
+/// Inserts the records of new keys, and answers their requests. The others stay in the batch.
+async fn insert_new(
     session: &Session,
     time: &Time,
-    batch: &[Reservation],
-) -> std::result::Result<Vec<Row>, Failure> {
-    let requests = || batch.iter().map(|call| &call.request);
-    let hashes: Vec<_> = batch
-        .iter()
-        .map(|call| Uuid::from_bytes(call.hash.0))
-        .collect();
-    let ids: Vec<_> = requests().map(|request| uuid(request.id)).collect();
-    let identities = || requests().map(|request| &request.identity);
-    let scopes: Vec<_> = identities()
-        .map(|identity| identity.scope().as_str())
-        .collect();
-    let tenants: Vec<_> = identities().map(Identity::tenant).collect();
-    let operations: Vec<_> = identities().map(Identity::operation).collect();
-    let keys: Vec<_> = identities()
-        .map(|identity| identity.key().as_str())
-        .collect();
-    let newest = || requests().map(|request| request.fingerprints.newest());
-    let digests: Vec<_> = newest().map(|fingerprint| *fingerprint.digest()).collect();
-    let digests: Vec<&[u8]> = digests.iter().map(|digest| &digest[..]).collect();
-    let versions: Vec<_> = newest()
-        .map(|fingerprint| i32::from(fingerprint.version()))
-        .collect();
-    let rules: Vec<_> = newest().map(|fingerprint| fingerprint.rules().0).collect();
-    let owners: Vec<_> = requests().map(|request| request.owner.as_str()).collect();
-    let policies = || requests().map(|request| &request.policy);
-    let leases: Vec<_> = policies().map(|policy| micros(policy.lease)).collect();
-    let windows: Vec<_> = policies()
-        .map(|policy| policy.windows.as_micros())
-        .collect();
-    let replays: Vec<_> = windows.iter().map(|(replay, ..)| *replay).collect();
-    let bodies: Vec<_> = windows.iter().map(|(_, body, _)| *body).collect();
-    let tombstones: Vec<_> = windows.iter().map(|(.., tombstone)| *tombstone).collect();
-    let resumes: Vec<_> = policies()
-        .map(|policy| policy.resumes_within().map(micros))
-        .collect();
-    let anew: Vec<_> = policies()
-        .map(|policy| policy.on_expired == OnExpired::Execute)
-        .collect();
-    let older: Vec<(i64, Fingerprint)> = batch
-        .iter()
-        .zip(1..)
-        .flat_map(|(call, nth)| {
-            let fingerprints = call.request.fingerprints.iter();
-            fingerprints.skip(1).map(move |older| (nth, older))
-        })
-        .collect();
-    let older_nths: Vec<_> = older.iter().map(|(nth, _)| *nth).collect();
-    let older = || older.iter().map(|(_, older)| older);
-    let older_digests: Vec<&[u8]> = older().map(|older| &older.digest()[..]).collect();
-    let older_versions: Vec<_> = older().map(|older| i32::from(older.version())).collect();
-    let older_rules: Vec<_> = older().map(|older| older.rules().0).collect();
+    batch: &mut Vec<Reservation>,
+) -> std::result::Result<(), Failure> {
+    let sent = time.sending();
+    let columns = Columns::of(batch, time);
     let rows = session
         .client
         .query(
-            &session.sql.reserve,
-            &[
-                &time.given(),
-                &hashes,
-                &ids,
-                &scopes,
-                &tenants,
-                &operations,
-                &keys,
-                &digests,
-                &versions,
-                &owners,
-                &leases,
-                &replays,
-                &bodies,
-                &tombstones,
-                &resumes,
-                &anew,
-                &older_nths,
-                &older_digests,
-                &older_versions,
-                &rules,
-                &older_rules,
-            ],
+            &session.sql.reserve_new,
+            &columns.parameters()[..PARAMETERS_OF_NEW],
         )
         .await?;
-    Ok(rows)
+    let mut begun = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        let now: i64 = row.try_get(1)?;
+        time.heard(sent, now);
+        begun.insert(row::id(row)?, Timestamp::from_micros(now));
+    }
+    session.check_replicated()?;
+    for call in std::mem::take(batch) {
+        match begun.get(&call.request.id) {
+            Some(now) => {
+                let decision = first_attempt(&call.request, *now);
+                // The caller may have been dropped.
+                let _ = call.reply.send(Ok(decision));
+            }
+            None => batch.push(call),
+        }
+    }
+    Ok(())
+}
+
+/// Decides by the records that exist, without changing them.
+async fn read_existing(
+    session: &Session,
+    time: &Time,
+    batch: &[Reservation],
+) -> std::result::Result<Vec<Option<Answer>>, Failure> {
+    let sent = time.sending();
+    let hashes = hashes(batch);
+    let rows = session
+        .client
+        .query(&session.sql.reserve_existing, &[&time.given(), &hashes])
+        .await?;
+    let mut found = HashMap::with_capacity(rows.len());
+    for row in &rows {
+        let now: i64 = row.try_get(1)?;
+        time.heard(sent, now);
+        let hash: Uuid = row.try_get(0)?;
+        found.insert(hash, (row, Timestamp::from_micros(now)));
+    }
+    let answers = batch.iter().zip(hashes).map(|(call, hash)| {
+        let Some((row, now)) = found.get(&hash) else {
+            return Ok(None);
+        };
+        let record = row::record_from(row, RECORD_UNDER_HASH)?;
+        Ok(Some(decide(record, &call.request, *now)))
+    });
+    answers.collect()
+}
+
+/// Changes the records that may be granted.
+async fn change_existing(
+    session: &Session,
+    time: &Time,
+    batch: &[Reservation],
+) -> std::result::Result<Vec<Option<Answer>>, Failure> {
+    let sent = time.sending();
+    let columns = Columns::of(batch, time);
+    let rows = session
+        .client
+        .query(&session.sql.reserve, &columns.parameters())
+        .await?;
+    let mut answers: Vec<Option<Answer>> = Vec::new();
+    answers.resize_with(batch.len(), || None);
+    for row in &rows {
+        let reserved = ReservedRow::read(row)?;
+        time.heard(sent, reserved.now.as_micros());
+        reserved.answer(row, batch, &mut answers)?;
+    }
+    Ok(answers)
+}
+
+fn hashes(batch: &[Reservation]) -> Vec<Uuid> {
+    let hashes = batch.iter().map(|call| Uuid::from_bytes(call.hash.0));
+    hashes.collect()
 }
 
 /// A row of `reserve.sql`, without the record.
@@ -221,7 +233,7 @@ impl<'r> ReservedRow<'r> {
         let request = &batch[at].request;
         let known = &mut answers[at];
         match self.how {
-            "begun" | "anew" => *known = Some(Answer::Decided(self.first_attempt(request))),
+            "begun" | "anew" => *known = Some(Answer::Decided(first_attempt(request, self.now))),
             "again" => {
                 let grant = grant(row::record_from(row, RECORD)?)?;
                 *known = Some(Answer::Decided(Decision::Execute(grant)));
@@ -237,11 +249,7 @@ impl<'r> ReservedRow<'r> {
             // The statement also returns a row that it changed as it was before.
             "found" if known.is_none() => {
                 let record = row::record_from(row, RECORD)?;
-                *known = Some(if record.identity.names_same_record(&request.identity) {
-                    decide(record, request, self.now)
-                } else {
-                    Answer::Collided
-                });
+                *known = Some(decide(record, request, self.now));
             }
             "found" => {}
             other => {
@@ -252,18 +260,18 @@ impl<'r> ReservedRow<'r> {
         }
         Ok(())
     }
+}
 
-    fn first_attempt(&self, request: &Reserve) -> Decision {
-        let fence = Fence {
-            id: request.id,
-            attempt: 1,
-        };
-        Decision::Execute(Grant {
-            fence,
-            locked_until: self.now.saturating_add(request.policy.lease),
-            recovery: None,
-        })
-    }
+fn first_attempt(request: &Reserve, now: Timestamp) -> Decision {
+    let fence = Fence {
+        id: request.id,
+        attempt: 1,
+    };
+    Decision::Execute(Grant {
+        fence,
+        locked_until: now.saturating_add(request.policy.lease),
+        recovery: None,
+    })
 }
 
 fn grant(record: Record) -> std::result::Result<Grant, Failure> {
@@ -297,6 +305,9 @@ fn lost(record: &Record) -> std::result::Result<Unknown, Failure> {
 
 /// Decides for a request that was granted nothing.
 fn decide(record: Record, request: &Reserve, now: Timestamp) -> Answer {
+    if !record.identity.names_same_record(&request.identity) {
+        return Answer::Collided;
+    }
     let lapsed = match &record.state {
         State::InProgress(lease) if lease.locked_until <= now => Some(InProgress {
             fence: record.fence(),

@@ -90,7 +90,8 @@ pub(crate) fn record_from(row: &Row, first: usize) -> Result<Record, Failure> {
         body_expires_at,
         purge_at,
     };
-    stored.into_record().ok_or_else(|| {
+    let sound = stored.into_record().filter(|record| record.attempt > 0);
+    sound.ok_or_else(|| {
         Failure::Corrupt(format!("record {id} has status {status} without its columns").into())
     })
 }
@@ -351,7 +352,13 @@ impl<'r> Columns<'r> {
     ) -> Result<Option<T>, Failure> {
         let first: Option<A> = self.take()?;
         let second: Option<B> = self.take()?;
-        Ok(first.zip(second).map(|(first, second)| both(first, second)))
+        match (first, second) {
+            (Some(first), Some(second)) => Ok(Some(both(first, second))),
+            (None, None) => Ok(None),
+            (Some(_), None) | (None, Some(_)) => Err(Failure::Corrupt(
+                "one of two columns that belong together is empty".into(),
+            )),
+        }
     }
 
     fn response(&mut self) -> Result<Option<Response>, Failure> {

@@ -4,7 +4,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use semel_core::Timestamp;
-use tokio_postgres::Row;
+use tokio_postgres::{Config, Row};
+
+use crate::address::address;
+use crate::error::NoServer;
 
 /// How durable a write must be before its caller gets the answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,28 +69,17 @@ pub struct Lag {
 }
 
 impl Leader {
-    /// The leader after a handshake: the same one, or a new one since `now`.
-    pub(crate) fn next(
-        known: Option<Self>,
-        address: String,
-        timeline: String,
-        now: Timestamp,
-    ) -> Self {
-        let (address, timeline) = (address.into_boxed_str(), timeline.into_boxed_str());
-        match known {
-            Some(known) if known.address == address && known.timeline == timeline => known,
-            known => {
-                if known.is_some() {
-                    tracing::warn!(%address, %timeline, "another PostgreSQL server leads");
-                }
-                Self {
-                    address,
-                    timeline,
-                    since: now,
-                    standby_lag: None,
-                }
-            }
+    pub(crate) fn new(address: String, timeline: String, since: Timestamp) -> Self {
+        Self {
+            address: address.into(),
+            timeline: timeline.into(),
+            since,
+            standby_lag: None,
         }
+    }
+
+    pub(crate) fn is(&self, address: &str, timeline: &str) -> bool {
+        *self.address == *address && *self.timeline == *timeline
     }
 }
 
@@ -110,6 +102,47 @@ pub(crate) enum Unfit {
         "a pooler in transaction mode is in front of it; Semel needs session mode, or a direct connection"
     )]
     Pooler,
+}
+
+/// Why a host was passed over.
+pub(crate) enum Rejected {
+    Unfit(Unfit),
+    Failed(tokio_postgres::Error),
+    Silent,
+}
+
+impl From<tokio_postgres::Error> for Rejected {
+    fn from(error: tokio_postgres::Error) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Why no host can be used.
+pub(crate) fn no_server(addresses: &[Config], rejected: Vec<Option<Rejected>>) -> NoServer {
+    let mut unfit = None;
+    let reasons: Vec<_> = addresses
+        .iter()
+        .zip(rejected.into_iter().flatten())
+        .map(|(config, rejected)| {
+            let reason = match rejected {
+                Rejected::Unfit(found) => {
+                    unfit = unfit.max(Some(found));
+                    found.to_string()
+                }
+                Rejected::Failed(error) => crate::error::chain(&error),
+                Rejected::Silent => "it does not answer".to_owned(),
+            };
+            if addresses.len() > 1 {
+                format!("{}: {reason}", address(config))
+            } else {
+                reason
+            }
+        })
+        .collect();
+    NoServer {
+        reason: reasons.join("; "),
+        unfit,
+    }
 }
 
 /// A server as the first statement of a connection found it.

@@ -93,6 +93,31 @@ async fn a_reservation_whose_answer_was_lost_can_be_evicted() {
     }
 }
 
+/// The server of a connection that broke may be gone without a word to the other connections.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn when_one_connection_breaks_the_idle_ones_are_opened_again() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let one = Proxy::in_front_of(&database.url).await;
+    let other = Proxy::in_front_of(&database.url).await;
+    let (user, first) = one.url().rsplit_once('@').unwrap();
+    let (first, _) = first.split_once('/').unwrap();
+    let (_, second) = other.url().rsplit_once('@').unwrap();
+    let url = format!("{user}@{first},{second}");
+    let store = Postgres::open(&url).await.unwrap();
+    let fence = granted(&store, "before").await;
+    // Opens the connection that completes.
+    let written = store.complete(fence, completion("{}")).await.unwrap();
+    assert_eq!(written, Held::Applied);
+    let fence = granted(&store, "meanwhile").await;
+    one.cut(Trigger::before(RESERVE));
+    store.reserve(request("broken")).await.unwrap_err();
+    one.freeze();
+    let written = store.complete(fence, completion("{}")).await;
+    assert_eq!(written.unwrap(), Held::Applied);
+}
+
 /// A release decides a transaction in doubt: both cannot apply.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_transaction_with_an_unanswered_commit_is_decided_by_a_release() {

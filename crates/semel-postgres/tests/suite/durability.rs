@@ -38,6 +38,12 @@ async fn a_first_host_that_accepts_and_never_answers_is_passed_over() {
     granted(&store, "k").await;
     let leader = store.leader().unwrap();
     assert!(rest.starts_with(leader.address.split('/').next().unwrap()));
+    let (_, name) = rest.split_once('/').unwrap();
+    let all_silent = format!("{user}@{silent},{silent}/{name}");
+    let refused = timeout(OPENS_WITHIN, Postgres::open(&all_silent)).await;
+    let refused = refused.expect("silent hosts are given up in time");
+    let reason = refused.unwrap_err().to_string();
+    assert!(reason.contains("does not answer"), "{reason}");
 }
 
 #[tokio::test]

@@ -22,7 +22,7 @@ async fn ten_concurrent_opens_create_one_schema() {
     let client = database.client().await;
     let steps = "SELECT count(*) FROM semel.migrations";
     let steps: i64 = client.query_one(steps, &[]).await.unwrap().get(0);
-    assert_eq!(steps, 8);
+    assert_eq!(steps, 9);
     assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 0);
 }
 
@@ -131,7 +131,7 @@ async fn an_upgrade_keeps_records_and_existing_write_access() {
         ))
         .await
         .unwrap();
-    assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 6);
+    assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 7);
     let url = database
         .url
         .replace("postgres@", &format!("{}@", role.replace('"', "%22")));

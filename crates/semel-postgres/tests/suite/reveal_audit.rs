@@ -52,7 +52,7 @@ async fn migration_from_schema_version_4_keeps_histories() {
     }
     let id = "018f0000-0000-7000-8000-000000000001".parse().unwrap();
     let fence = Fence { id, attempt: 1 };
-    assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 4);
+    assert_eq!(semel_postgres::migrate(&database.url).await.unwrap(), 5);
     let store = Postgres::open(&database.url).await.unwrap();
     let before = [EntryKind::Unknown, EntryKind::CompletedLate];
     assert_eq!(history_kinds(&store, fence).await, before);
