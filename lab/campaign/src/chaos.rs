@@ -1,6 +1,7 @@
 //! A proxy between a gateway and its application that resets connections and loses answers.
 //!
-//! It does not parse HTTP. An answer begins where the application sends bytes after the client did,
+//! Where the gateway speaks TLS, the proxy ends it: the application speaks plain HTTP. It does not
+//! parse HTTP. An answer begins where the application sends bytes after the client did,
 //! which is exact here: the gateway sends one request at a time over a connection.
 
 use std::io;
@@ -9,16 +10,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::random::Random;
+use crate::tls::Tls;
 use crate::witness::{RequestReader, Witness};
 
 /// How much is read at once: a whole answer of the payments example and its head.
 const CHUNK: usize = 16 * 1024;
+/// The first byte of a connection with TLS.
+const TLS_HANDSHAKE: u8 = 22;
 
 /// The fault that is injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -85,6 +89,8 @@ pub(crate) struct Chaos {
 #[derive(Debug)]
 struct Shared {
     upstream: SocketAddr,
+    /// For connections that begin with a handshake.
+    tls: Option<Tls>,
     witness: Arc<Witness>,
     mode: watch::Sender<Mode>,
     inner: Mutex<Inner>,
@@ -110,13 +116,18 @@ enum AnswerAction {
 
 impl Chaos {
     /// Listens on a free port, and forwards to `upstream`. All random choices come from the seed.
-    pub(crate) async fn in_front_of(upstream: SocketAddr, seed: u64) -> Result<Self> {
+    pub(crate) async fn in_front_of(
+        upstream: SocketAddr,
+        seed: u64,
+        tls: Option<Tls>,
+    ) -> Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .context("cannot listen")?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             upstream,
+            tls,
             witness: Arc::default(),
             mode: watch::Sender::default(),
             inner: Mutex::new(Inner {
@@ -229,21 +240,39 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         }
         let shared = Arc::clone(&shared);
         connections.spawn(async move {
-            let Ok(mut server) = TcpStream::connect(shared.upstream).await else {
+            let Ok(server) = TcpStream::connect(shared.upstream).await else {
                 // As if there were no proxy.
                 reset(&client);
                 return;
             };
-            let mut client = client;
             for stream in [&client, &server] {
                 // Small messages back and forth: waiting to fill a packet would slow them.
                 let _ = stream.set_nodelay(true);
             }
-            if !matches!(pass(&mut client, &mut server, &shared).await, Ok(true)) {
+            serve(client, server, &shared).await;
+        });
+    }
+}
+
+async fn serve(mut client: TcpStream, mut server: TcpStream, shared: &Shared) {
+    let mut first = [0];
+    let is_handshake = matches!(client.peek(&mut first).await, Ok(1)) && first[0] == TLS_HANDSHAKE;
+    match &shared.tls {
+        Some(tls) if is_handshake => {
+            let Ok(mut client) = tls.acceptor().accept(client).await else {
+                return;
+            };
+            if !matches!(pass(&mut client, &mut server, shared).await, Ok(true)) {
+                reset(client.get_ref().0);
+                reset(&server);
+            }
+        }
+        Some(_) | None => {
+            if !matches!(pass(&mut client, &mut server, shared).await, Ok(true)) {
                 reset(&client);
                 reset(&server);
             }
-        });
+        }
     }
 }
 
@@ -254,7 +283,10 @@ fn reset(stream: &TcpStream) {
 }
 
 /// Forwards both directions. Returns false where both connections must be reset.
-async fn pass(client: &mut TcpStream, server: &mut TcpStream, shared: &Shared) -> io::Result<bool> {
+async fn pass<S>(client: &mut S, server: &mut TcpStream, shared: &Shared) -> io::Result<bool>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let mut mode = shared.mode.subscribe();
     let (mut asked, mut answer) = (vec![0; CHUNK], vec![0; CHUNK]);
     let (mut asking, mut server_listens, mut at_rest) = (false, true, true);
@@ -299,6 +331,7 @@ async fn pass(client: &mut TcpStream, server: &mut TcpStream, shared: &Shared) -
                         AnswerAction::Cut(chosen) => part(chosen, length),
                     };
                     client.write_all(&answer[..passed]).await?;
+                    client.flush().await?;
                     if passed < length {
                         return Ok(false);
                     }
@@ -353,7 +386,10 @@ mod tests {
     }
 
     /// What a client reads of one answer, and how it ended.
-    async fn ask(stream: &mut TcpStream) -> (Vec<u8>, Option<io::ErrorKind>) {
+    async fn ask<S>(stream: &mut S) -> (Vec<u8>, Option<io::ErrorKind>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
         let mut received = Vec::new();
         if let Err(error) = stream.write_all(b"GET / HTTP/1.1\r\n\r\n").await {
             return (received, Some(error.kind()));
@@ -379,7 +415,7 @@ mod tests {
     #[tokio::test]
     async fn without_chaos_everything_passes() {
         let (address, _, _serving) = application().await;
-        let chaos = Chaos::in_front_of(address, 1).await.unwrap();
+        let chaos = Chaos::in_front_of(address, 1, None).await.unwrap();
         let mut stream = TcpStream::connect(chaos.address()).await.unwrap();
         for _ in 0..3 {
             assert_eq!(ask(&mut stream).await, (ANSWER.to_vec(), None));
@@ -395,7 +431,7 @@ mod tests {
     #[tokio::test]
     async fn a_cut_answer_is_a_part_and_a_reset() {
         let (address, seen, _serving) = application().await;
-        let chaos = Chaos::in_front_of(address, 1).await.unwrap();
+        let chaos = Chaos::in_front_of(address, 1, None).await.unwrap();
         chaos.set(Mode::ResetMidResponse { one_in: 1 });
         for _ in 0..20 {
             let (received, error) = ask_once(&chaos).await;
@@ -410,7 +446,7 @@ mod tests {
     #[tokio::test]
     async fn a_lost_answer_is_a_reset_after_the_application_was_asked() {
         let (address, seen, _serving) = application().await;
-        let chaos = Chaos::in_front_of(address, 1).await.unwrap();
+        let chaos = Chaos::in_front_of(address, 1, None).await.unwrap();
         chaos.set(Mode::ResetBeforeResponse { one_in: 1 });
         let reset = Some(io::ErrorKind::ConnectionReset);
         assert_eq!(ask_once(&chaos).await, (Vec::new(), reset));
@@ -421,9 +457,32 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn answers_over_tls_are_passed_cut_and_lost() {
+        let (address, seen, _serving) = application().await;
+        let directory = tempfile::tempdir().unwrap();
+        let tls = Tls::create(directory.path()).unwrap();
+        let chaos = Chaos::in_front_of(address, 1, Some(tls.clone()))
+            .await
+            .unwrap();
+        let mut stream = tls.connect(chaos.address(), false).await.unwrap();
+        assert_eq!(ask(&mut stream).await, (ANSWER.to_vec(), None));
+        chaos.set(Mode::ResetMidResponse { one_in: 1 });
+        let (received, error) = ask(&mut stream).await;
+        assert!(received.len() < ANSWER.len() && ANSWER.starts_with(&received));
+        assert!(error.is_some());
+        chaos.set(Mode::ResetBeforeResponse { one_in: 1 });
+        let mut stream = tls.connect(chaos.address(), false).await.unwrap();
+        let (received, error) = ask(&mut stream).await;
+        assert!(received.is_empty() && error.is_some(), "{error:?}");
+        // The application was asked each time, also by those that do not use TLS.
+        assert!(ask_once(&chaos).await.1.is_some());
+        assert_eq!(*seen.borrow(), 4);
+    }
+
+    #[tokio::test]
     async fn another_answer_comes_after_the_application_was_asked() {
         let (address, seen, _serving) = application().await;
-        let chaos = Chaos::in_front_of(address, 1).await.unwrap();
+        let chaos = Chaos::in_front_of(address, 1, None).await.unwrap();
         chaos.set(Mode::AnswerInstead { one_in: 1 });
         for asked in 1..=20 {
             let (received, error) = ask_once(&chaos).await;
@@ -447,7 +506,7 @@ mod tests {
     #[tokio::test]
     async fn a_refused_connection_does_not_reach_the_application() {
         let (address, seen, _serving) = application().await;
-        let chaos = Chaos::in_front_of(address, 1).await.unwrap();
+        let chaos = Chaos::in_front_of(address, 1, None).await.unwrap();
         let mut at_rest = TcpStream::connect(chaos.address()).await.unwrap();
         assert_eq!(ask(&mut at_rest).await.1, None);
         chaos.set(Mode::RefuseSome { one_in: 1 });
@@ -460,7 +519,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_delayed_answer_is_late() {
         let (address, _, _serving) = application().await;
-        let chaos = Chaos::in_front_of(address, 1).await.unwrap();
+        let chaos = Chaos::in_front_of(address, 1, None).await.unwrap();
         chaos.set(Mode::Delay { ms: 60_000 });
         let began = tokio::time::Instant::now();
         assert_eq!(ask_once(&chaos).await, (ANSWER.to_vec(), None));

@@ -1,5 +1,7 @@
 //! Clients that retry, and sometimes misbehave.
 
+mod erasure;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +10,14 @@ use futures_util::future::join_all;
 use semel_campaign_checker::history::{Call, Outcome, Peek, Sent};
 use tokio::time::{Instant, sleep};
 
-use crate::http::{Answer, Connections, Reply, SendMode};
+use crate::answer::{CallResult, operation_id, record_answer};
+use crate::http::{Connections, Endpoint, Reply, SendMode};
+use crate::http2::{Http2, RESET_STREAM};
 use crate::operation::{Leg, MalformedRequest, Operation, OperationIndex, Operations, Route};
 use crate::plan::LEASE_MS;
 use crate::random::Random;
 use crate::record::Recorder;
+use crate::tls::Tls;
 
 /// How often a client tries before it leaves an operation for later.
 const TRIES: u32 = 5;
@@ -21,23 +26,6 @@ const PAUSE: Duration = Duration::from_millis(60);
 const LONGEST_PAUSE: Duration = Duration::from_millis(800);
 /// How many requests at once are duplicates of each other, at most.
 const MOST_DUPLICATES: u64 = 3;
-/// Headers that may differ between an answer and its replay. The first answer announces the end of
-/// the replay window before it is recorded, so that header may be a little off; it is not part of the
-/// stored answer.
-const NOT_REPLAYED: [&str; 4] = [
-    "date",
-    "connection",
-    "idempotent-replayed",
-    "idempotency-key-expires",
-];
-/// Codes of refusals after which this call executed nothing, whatever their status. The last one is
-/// the application's.
-const NOT_EXECUTED: [&str; 4] = [
-    "idempotency_store_unavailable",
-    "upstream_unreachable",
-    "operation_not_executed",
-    "provider_unreachable",
-];
 /// A client that retries without pause meets the end of a lease before any sweeper.
 const HAMMERS_ONE_IN: u64 = 8;
 const BLOW: Duration = Duration::from_millis(70);
@@ -72,6 +60,8 @@ pub(crate) struct Traffic {
     pub(crate) earlier: u64,
     /// A finished operation's request under another spelling of its path, or for another host.
     pub(crate) disguised: u64,
+    /// An operator erases the response of a finished operation; also a retry of such an operation.
+    pub(crate) erased: u64,
 }
 
 /// The name and address of a gateway.
@@ -79,6 +69,18 @@ pub(crate) struct Traffic {
 pub(crate) struct Gateway {
     pub(crate) name: String,
     pub(crate) address: SocketAddr,
+    /// Where clients need TLS.
+    pub(crate) tls: Option<Tls>,
+}
+
+impl Gateway {
+    fn endpoint(self, is_http2: bool) -> Endpoint {
+        Endpoint {
+            address: self.address,
+            tls: self.tls,
+            is_http2,
+        }
+    }
 }
 
 /// State shared by all clients.
@@ -88,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) operations: Arc<Operations>,
     pub(crate) postgres: Vec<Gateway>,
     pub(crate) sqlite: Vec<Gateway>,
+    /// Where operators reach the shared store.
+    pub(crate) admin: SocketAddr,
 }
 
 /// A client.
@@ -96,12 +100,15 @@ pub(crate) struct Client {
     shared: Shared,
     random: Random,
     connections: Connections,
+    /// Whether it uses HTTP/2 with gateways that need TLS; every other client does.
+    is_http2: bool,
 }
 
 impl Client {
-    pub(crate) fn new(shared: Shared, random: Random) -> Self {
+    pub(crate) fn new(shared: Shared, mut random: Random) -> Self {
         Self {
             shared,
+            is_http2: random.one_in(2),
             random,
             connections: Connections::default(),
         }
@@ -118,6 +125,10 @@ impl Client {
                 && let Some(earlier) = operations.any_ended(traffic.leg, &mut self.random)
             {
                 self.call(&earlier, None, SendMode::Normal).await;
+            } else if self.random.one_in(traffic.erased)
+                && let Some(erased) = operations.any_erased(&mut self.random)
+            {
+                self.ask_again(&erased).await;
             } else {
                 self.pay(traffic, badly, until).await;
             }
@@ -169,6 +180,9 @@ impl Client {
         if self.random.one_in(traffic.disguised) {
             self.disguise(&operation).await;
         }
+        if self.random.one_in(traffic.erased) {
+            self.erase(&operation, index).await;
+        }
     }
 
     /// Another spelling or another host under a used key is another request.
@@ -219,9 +233,8 @@ impl Client {
         for own in [true, false] {
             let gateway = self.gateway(operation.leg);
             let request = operation.peek(id, own);
-            let reply = self
-                .connections
-                .call(gateway.address, &request, SendMode::Normal);
+            let endpoint = gateway.endpoint(self.is_http2);
+            let reply = self.connections.call(&endpoint, &request, SendMode::Normal);
             if let Reply::Answer(answer) = reply.await {
                 self.shared.recorder.peek(Peek {
                     at_ms: self.shared.recorder.now_ms(),
@@ -286,12 +299,16 @@ impl Client {
         self.call(operation, fault, manner).await
     }
 
-    /// The same request several times at once, by different connections.
+    /// The same request several times at once, by different connections or streams.
     async fn call_together(&mut self, operation: &Operation, fault: Option<&str>) -> Outcome {
         let count = self.random.between(2, MOST_DUPLICATES);
         self.shared.recorder.fault("duplicates", "client");
         let mut others: Vec<Self> = (0..count)
-            .map(|_| Self::new(self.shared.clone(), self.random.fork()))
+            .map(|_| {
+                let mut other = Self::new(self.shared.clone(), self.random.fork());
+                other.connections = self.connections.beside();
+                other
+            })
             .collect();
         let calls = others
             .iter_mut()
@@ -314,16 +331,16 @@ impl Client {
         let gateway = self.gateway(operation.leg);
         let recorder = self.shared.recorder.clone();
         let (began_ms, phase) = (recorder.now_ms(), recorder.phase());
-        let reply = self
-            .connections
-            .call(gateway.address, request, manner)
-            .await;
+        let name = gateway.name.clone();
+        let endpoint = gateway.endpoint(self.is_http2 && Http2::can_carry(request));
+        let reply = self.connections.call(&endpoint, request, manner).await;
         let mut call = Call {
             op: operation.number,
             began_ms,
             ended_ms: recorder.now_ms(),
             phase,
-            gateway: gateway.name,
+            gateway: name,
+            transport: endpoint.transport(),
             sent,
             outcome: Outcome::Indeterminate,
             status: None,
@@ -339,12 +356,18 @@ impl Client {
                 call.outcome = Outcome::Failed;
                 call.why = Some("refused".to_owned());
             }
-            Reply::Nothing(why) => call.why = Some(why),
+            Reply::Nothing(why) => {
+                if why.starts_with(RESET_STREAM) {
+                    recorder.fault("reset_stream", "client");
+                }
+                call.why = Some(why);
+            }
         }
         let result = CallResult {
             outcome: call.outcome,
             status: call.status,
             code: call.code.clone(),
+            id: call.body.as_deref().and_then(operation_id),
         };
         recorder.call(call);
         result
@@ -356,38 +379,5 @@ impl Client {
             Leg::Sqlite => &self.shared.sqlite,
         };
         self.random.pick(gateways).clone()
-    }
-}
-
-/// The part of an answer that decides what comes next.
-struct CallResult {
-    outcome: Outcome,
-    status: Option<u16>,
-    code: Option<String>,
-}
-
-/// Copies the answer into the call's line.
-fn record_answer(call: &mut Call, answer: &Answer) {
-    call.status = Some(answer.status);
-    call.body = Some(String::from_utf8_lossy(&answer.body).into_owned());
-    call.replayed = answer.header("idempotent-replayed") == Some("true");
-    if matches!(answer.status, 201 | 402) {
-        call.outcome = Outcome::Ok;
-        let repeated = answer.headers.iter();
-        let repeated = repeated.filter(|(name, _)| !NOT_REPLAYED.contains(&name.as_str()));
-        call.headers = repeated.cloned().collect();
-        // Only the order of lines with one name matters, and a stable sort keeps it.
-        call.headers.sort_by(|(one, _), (other, _)| one.cmp(other));
-        return;
-    }
-    let problem: Option<serde_json::Value> = serde_json::from_slice(&answer.body).ok();
-    call.code = problem.and_then(|problem| Some(problem.get("code")?.as_str()?.to_owned()));
-    let code = call.code.as_deref().unwrap_or_default();
-    let refused = matches!(
-        answer.status,
-        400 | 404 | 405 | 410 | 411 | 413 | 414 | 415 | 422 | 431
-    );
-    if refused || NOT_EXECUTED.contains(&code) {
-        call.outcome = Outcome::Failed;
     }
 }

@@ -19,8 +19,7 @@ const DISK: u64 = 8 << 30;
 const LOGS: &str = "cluster";
 /// Shorter than any fault with its repair: one that begins later would outlast the clients.
 const SHORTEST: Duration = Duration::from_secs(10);
-/// How often the leader's role is handed on until a certain node has it. Patroni hands it to the
-/// synchronous standby, which is one of two.
+/// How often the leader's role is handed on until a certain node has it: Patroni chooses one of two.
 const HAND_OVERS: usize = 6;
 /// How long clients work with a leader whose clock is off.
 const WITH_OTHER_CLOCK: Duration = Duration::from_secs(5);
@@ -37,7 +36,7 @@ pub(crate) enum ClusterFault {
     /// The leader is cut off for this many milliseconds.
     CutOff(Partition, u64),
     SwitchOver,
-    /// The standby that acknowledges writes is killed, and started this many milliseconds later.
+    /// A standby that acknowledges writes is killed, and started this many milliseconds later.
     LoseStandby(u64),
     /// Both standbys, likewise: nothing can be acknowledged.
     LoseStandbys(u64),
@@ -98,6 +97,7 @@ pub(crate) async fn start(place: &Path) -> Result<Cluster> {
     let options = Options {
         logs: Some(logs),
         disk_bytes: Some(DISK),
+        tls: true,
     };
     let cluster = Cluster::start(options).await.map_err(anyhow::Error::msg);
     cluster.context("a campaign against a cluster needs one")

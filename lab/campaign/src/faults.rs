@@ -59,6 +59,10 @@ impl RecoveryLocks {
         &self.cluster
     }
 
+    pub(crate) fn redis(&self) -> &Mutex<()> {
+        &self.redis
+    }
+
     pub(crate) fn deployed(&self, leg: Leg) -> &Mutex<Settings> {
         &self.deployed[match leg {
             Leg::Postgres => 0,
@@ -179,7 +183,7 @@ impl FaultInjector {
                 self.cut(link, when, ends, "cut_after_commit").await;
             }
             Action::CutAfterReserve(link) => {
-                let when = Trigger::answered("begun AS (");
+                let when = Trigger::answered("Reserves for many requests");
                 self.cut(link, when, ends, "cut_after_reserve").await;
             }
             Action::CutAfterVerdict(link, text) => {
@@ -221,18 +225,27 @@ impl FaultInjector {
             Action::Upstream(mode) => test_bed.chaos.set(mode),
             Action::FlushRedis => {
                 // Redis may be down at this moment, or empty.
-                if test_bed.redis().flush().is_ok_and(|keys| keys > 0) {
+                if test_bed
+                    .redis()
+                    .primary()
+                    .flush()
+                    .is_ok_and(|keys| keys > 0)
+                {
                     recorder.fault("flush_redis", "redis");
                 }
             }
             Action::KillRedis(ms) => {
                 let _recovering = self.recovering.redis.lock().await;
-                test_bed.redis().kill()?;
+                test_bed.redis().primary_mut().kill()?;
                 recorder.fault("kill_redis", "redis");
                 pause(ms).await;
                 self.start_redis().await?;
             }
+            Action::FailOverRedis(ms, keeps) => self.fail_over_redis(ms, keeps).await?,
             Action::FillDisk(ms) => self.fill_disk(ms).await?,
+            Action::Publish(seed) => self.publish(seed, ends).await?,
+            Action::KillBroker(ms) => self.kill_broker(ms).await?,
+            Action::KillConsumer(seed) => self.kill_consumer(seed),
             Action::Deploy(deploy) => self.deploy(deploy, ends).await?,
             Action::Attack(target) => self.attack(target, ends).await?,
             Action::Cluster(fault) => self.break_cluster(fault, ends).await?,
@@ -312,7 +325,8 @@ impl FaultInjector {
             let test_bed = Arc::clone(&self.test_bed);
             // Blocks until Redis is ready.
             let started =
-                tokio::task::spawn_blocking(move || test_bed.redis().start_again()).await?;
+                tokio::task::spawn_blocking(move || test_bed.redis().primary_mut().start_again())
+                    .await?;
             match started {
                 Ok(()) => return Ok(()),
                 Err(error) if attempt == START_ATTEMPTS => return Err(error),

@@ -74,6 +74,13 @@ impl Recovery {
                 break;
             }
         }
+        // Before the caches are emptied: what was erased may still be in them.
+        self.each(
+            self.shared.operations.erased(),
+            random,
+            async |client, operation, _| client.ask_again(operation).await,
+        )
+        .await;
         self.clear_caches().await?;
         self.each(
             self.shared.operations.ended(),
@@ -85,6 +92,9 @@ impl Recovery {
         )
         .await;
         self.read_statuses(random).await;
+        if let Ok(broker) = &self.test_bed.broker {
+            broker.settle(&self.shared.recorder).await?;
+        }
         self.list_leftovers().await
     }
 
@@ -94,7 +104,7 @@ impl Recovery {
             gateway.process.kill();
             gateway.process.start()?;
         }
-        self.test_bed.redis().flush()?;
+        self.test_bed.redis().primary().flush()?;
         self.test_bed.wait_until_up().await
     }
 

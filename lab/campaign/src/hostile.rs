@@ -1,16 +1,14 @@
 //! Clients that hold or waste what a gateway has: they read nothing, send nothing more, or make it
 //! work for nothing.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::Result;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::faults::FaultInjector;
+use crate::http::{Endpoint, Stream};
 use crate::plan::Target;
 
 /// HTTP/2 clients with a window of zero that do not read.
@@ -52,20 +50,25 @@ impl FaultInjector {
             return Ok(());
         };
         let process = &gateway.process;
+        let to = |is_http2| Endpoint {
+            address: gateway.address,
+            tls: gateway.tls.clone(),
+            is_http2,
+        };
         let files_before = process.open_files().unwrap_or_default();
         let mut attackers = JoinSet::new();
         for _ in 0..NOT_READING {
-            attackers.spawn(hold(gateway.address, not_reading(), ends));
+            attackers.spawn(hold(to(true), not_reading(), ends));
         }
         for _ in 0..WITHOUT_TENANT {
-            attackers.spawn(hold(gateway.address, without_tenant(), ends));
+            attackers.spawn(hold(to(false), without_tenant(), ends));
         }
         for number in 0..GZIP {
-            attackers.spawn(repeat(gateway.address, number, ends));
+            attackers.spawn(repeat(to(false), number, ends));
         }
         for _ in 0..HALF_HEADS {
             let head = b"GET /metrics HTTP/1.1\r\nHost: ".to_vec();
-            attackers.spawn(hold(gateway.admin, head, ends));
+            attackers.spawn(hold(Endpoint::plain(gateway.admin), head, ends));
         }
         self.recorder.fault("attack", process.name());
         let mut most = 0;
@@ -96,16 +99,13 @@ impl FaultInjector {
 }
 
 /// Sends this, and keeps the connection without reading; again where the gateway closed it.
-async fn hold(to: SocketAddr, bytes: Vec<u8>, ends: Instant) {
+async fn hold(to: Endpoint, bytes: Vec<u8>, ends: Instant) {
     while Instant::now() < ends {
-        if let Ok(mut stream) = TcpStream::connect(to).await
+        if let Ok(mut stream) = Stream::connect(&to).await
             && stream.write_all(&bytes).await.is_ok()
         {
             // Readable without being read: the gateway answered, or closed. Only an error ends it.
-            while Instant::now() < ends && stream.write_all(&[]).await.is_ok() {
-                if is_closed(&stream) {
-                    break;
-                }
+            while Instant::now() < ends && !stream.has_failed() {
                 sleep(POLL).await;
             }
         }
@@ -113,12 +113,8 @@ async fn hold(to: SocketAddr, bytes: Vec<u8>, ends: Instant) {
     }
 }
 
-fn is_closed(stream: &TcpStream) -> bool {
-    stream.take_error().ok().flatten().is_some()
-}
-
 /// Sends requests whose bodies take work and mean nothing.
-async fn repeat(to: SocketAddr, number: usize, ends: Instant) {
+async fn repeat(to: Endpoint, number: usize, ends: Instant) {
     let mut body = EMPTY_MEMBER.repeat(BODY / EMPTY_MEMBER.len());
     body.extend(HALF_OBJECT);
     let mut sent = 0;
@@ -130,11 +126,10 @@ async fn repeat(to: SocketAddr, number: usize, ends: Instant) {
              Content-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
             body.len()
         );
-        if let Ok(mut stream) = TcpStream::connect(to).await {
+        if let Ok(mut stream) = Stream::connect(&to).await {
             let _ = stream.write_all(head.as_bytes()).await;
             let _ = stream.write_all(&body).await;
-            let mut answer = Vec::new();
-            let _ = timeout_at(ends, stream.read_to_end(&mut answer)).await;
+            let _ = timeout_at(ends, stream.read_to_end()).await;
         } else {
             sleep(AGAIN).await;
         }

@@ -1,26 +1,32 @@
-//! A minimal HTTP/1.1 client that can also misbehave.
+//! A minimal HTTP client that can also misbehave: HTTP/1.1 here, HTTP/2 in [`http2`](crate::http2).
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use semel_campaign_checker::history::Transport;
 use serde_json::Value;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
+use tokio_rustls::client::TlsStream;
+
+use crate::http2::Http2;
+use crate::tls::Tls;
 
 /// A little longer than a gateway waits for its application. If it also waits for its store, the
 /// client retries.
 const PATIENCE: Duration = Duration::from_secs(4);
 /// How long operators wait for a list.
 const OPERATORS_PATIENCE: Duration = Duration::from_secs(20);
-const MAX_HEADERS: usize = 64;
+pub(crate) const MAX_HEADERS: usize = 64;
 /// Nothing that the campaign asks for is larger, but the operators' lists.
-const MAX_ANSWER: usize = 16 << 20;
+pub(crate) const MAX_ANSWER: usize = 16 << 20;
 /// How many bytes a slow sender sends at a time, and how long it rests between.
-const DRIBBLE: usize = 40;
-const REST: Duration = Duration::from_millis(40);
+pub(crate) const DRIBBLE: usize = 40;
+pub(crate) const REST: Duration = Duration::from_millis(40);
 
 /// How a request is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,10 +66,103 @@ impl Answer {
     }
 }
 
+/// Where a server is, and how it is reached.
+#[derive(Clone, Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) address: SocketAddr,
+    /// `None` is plain TCP.
+    pub(crate) tls: Option<Tls>,
+    /// Over TLS only.
+    pub(crate) is_http2: bool,
+}
+
+impl Endpoint {
+    pub(crate) fn plain(address: SocketAddr) -> Self {
+        Self {
+            address,
+            tls: None,
+            is_http2: false,
+        }
+    }
+
+    pub(crate) fn transport(&self) -> Transport {
+        match (&self.tls, self.is_http2) {
+            (None, _) => Transport::Plain,
+            (Some(_), false) => Transport::Tls,
+            (Some(_), true) => Transport::Http2,
+        }
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Plain(TcpStream),
+    Tls(Box<TlsStream<TcpStream>>),
+}
+
+impl Stream {
+    pub(crate) async fn connect(to: &Endpoint) -> Result<Self> {
+        Ok(match &to.tls {
+            None => {
+                let stream = TcpStream::connect(to.address).await?;
+                stream.set_nodelay(true)?;
+                Self::Plain(stream)
+            }
+            Some(tls) => Self::Tls(Box::new(tls.connect(to.address, to.is_http2).await?)),
+        })
+    }
+
+    async fn converse(&mut self, request: &[u8], manner: SendMode) -> Result<Answer> {
+        match self {
+            Self::Plain(stream) => converse(stream, request, manner).await,
+            Self::Tls(stream) => converse(stream, request, manner).await,
+        }
+    }
+
+    pub(crate) async fn write_all(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.write_all(bytes).await,
+            Self::Tls(stream) => {
+                stream.write_all(bytes).await?;
+                stream.flush().await
+            }
+        }
+    }
+
+    /// Reads until the server closes it.
+    pub(crate) async fn read_to_end(&mut self) -> io::Result<usize> {
+        let mut received = Vec::new();
+        match self {
+            Self::Plain(stream) => stream.read_to_end(&mut received).await,
+            Self::Tls(stream) => stream.read_to_end(&mut received).await,
+        }
+    }
+
+    /// Whether it was reset.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.tcp().take_error().ok().flatten().is_some()
+    }
+
+    /// Closes by a reset, once it is dropped.
+    fn reset(&self) {
+        // Fails only for a stream that is closed.
+        let _ = self.tcp().set_zero_linger();
+    }
+
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Tls(stream) => stream.get_ref().0,
+        }
+    }
+}
+
 /// Connections that are kept, one a server.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    kept: BTreeMap<SocketAddr, TcpStream>,
+    kept: BTreeMap<SocketAddr, Stream>,
+    http2: BTreeMap<SocketAddr, Http2>,
     patience: Duration,
 }
 
@@ -77,48 +176,85 @@ impl Connections {
     fn patient(patience: Duration) -> Self {
         Self {
             kept: BTreeMap::new(),
+            http2: BTreeMap::new(),
             patience,
         }
     }
 
+    /// For requests at the same time as these: over the same HTTP/2 connections, and over other
+    /// HTTP/1.1 ones.
+    pub(crate) fn beside(&self) -> Self {
+        Self {
+            http2: self.http2.clone(),
+            ..Self::patient(self.patience)
+        }
+    }
+
     /// Sends a request and reads the answer, on a kept-alive connection if there is one.
-    pub(crate) async fn call(&mut self, to: SocketAddr, request: &[u8], manner: SendMode) -> Reply {
-        let stream = match self.kept.remove(&to) {
-            Some(stream) if manner == SendMode::Normal => stream,
-            Some(_) | None => match timeout(self.patience, TcpStream::connect(to)).await {
+    pub(crate) async fn call(&mut self, to: &Endpoint, request: &[u8], manner: SendMode) -> Reply {
+        if to.transport() == Transport::Http2 {
+            return self.call_http2(to, request, manner).await;
+        }
+        let kept = self.kept.remove(&to.address);
+        let mut stream = match kept.filter(|_| manner == SendMode::Normal) {
+            Some(stream) => stream,
+            None => match timeout(self.patience, Stream::connect(to)).await {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(_)) | Err(_) => return Reply::Refused,
             },
         };
-        let mut stream = stream;
-        let _ = stream.set_nodelay(true);
-        match timeout(self.patience, converse(&mut stream, request, manner)).await {
+        match timeout(self.patience, stream.converse(request, manner)).await {
             Ok(Ok(answer)) => {
                 let closes = answer.header("connection");
                 if closes.is_none_or(|what| !what.eq_ignore_ascii_case("close")) {
-                    self.kept.insert(to, stream);
+                    self.kept.insert(to.address, stream);
                 }
                 Reply::Answer(answer)
             }
             Ok(Err(error)) => {
-                let _ = stream.set_zero_linger();
+                stream.reset();
                 Reply::Nothing(format!("{error:#}"))
             }
             Err(_) => Reply::Nothing("no answer in time".to_owned()),
         }
     }
+
+    async fn call_http2(&mut self, to: &Endpoint, request: &[u8], manner: SendMode) -> Reply {
+        let kept = self.http2.get(&to.address).cloned();
+        let kept = kept.filter(|kept| kept.is_open() && !Http2::resets_connection(manner));
+        let connection = match kept {
+            Some(connection) => connection,
+            None => match timeout(self.patience, Http2::connect(to, manner)).await {
+                Ok(Ok(connection)) => connection,
+                Ok(Err(_)) | Err(_) => return Reply::Refused,
+            },
+        };
+        if !Http2::resets_connection(manner) {
+            self.http2.insert(to.address, connection.clone());
+        }
+        match timeout(self.patience, connection.converse(request, manner)).await {
+            Ok(Ok(answer)) => Reply::Answer(answer),
+            Ok(Err(error)) => Reply::Nothing(format!("{error:#}")),
+            Err(_) => Reply::Nothing("no answer in time".to_owned()),
+        }
+    }
 }
 
-async fn converse(stream: &mut TcpStream, request: &[u8], manner: SendMode) -> Result<Answer> {
+async fn converse<S>(stream: &mut S, request: &[u8], manner: SendMode) -> Result<Answer>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     match manner {
         SendMode::Normal => stream.write_all(request).await?,
         SendMode::CutAt(length) => {
             let length = length.min(request.len());
             stream.write_all(&request[..length]).await?;
+            stream.flush().await?;
             bail!("disconnected after {length} bytes of {}", request.len());
         }
         SendMode::HangUp { after, bytes } => {
             stream.write_all(request).await?;
+            stream.flush().await?;
             let mut received = vec![0; bytes.max(1)];
             // The rest of the answer is not read in any case.
             let _ = timeout(after, stream.read_exact(&mut received)).await;
@@ -127,14 +263,16 @@ async fn converse(stream: &mut TcpStream, request: &[u8], manner: SendMode) -> R
         SendMode::Slowly => {
             for piece in request.chunks(DRIBBLE) {
                 stream.write_all(piece).await?;
+                stream.flush().await?;
                 sleep(REST).await;
             }
         }
     }
+    stream.flush().await?;
     read_answer(stream).await
 }
 
-async fn read_answer(stream: &mut TcpStream) -> Result<Answer> {
+async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Answer> {
     let mut received = Vec::with_capacity(2_048);
     loop {
         if stream.read_buf(&mut received).await? == 0 {
@@ -190,7 +328,7 @@ pub(crate) async fn ask(to: SocketAddr, path: &str, body: Option<&Value>) -> Res
     );
     let mut connections = Connections::patient(OPERATORS_PATIENCE);
     match connections
-        .call(to, request.as_bytes(), SendMode::Normal)
+        .call(&Endpoint::plain(to), request.as_bytes(), SendMode::Normal)
         .await
     {
         Reply::Answer(answer) if answer.status < 300 => {
@@ -238,9 +376,9 @@ mod tests {
     #[tokio::test]
     async fn an_answer_is_heard_whole_or_not_at_all() {
         let mut connections = Connections::default();
-        let address = server(ANSWER).await;
+        let to = Endpoint::plain(server(ANSWER).await);
         for _ in 0..2 {
-            let received = connections.call(address, b"x", SendMode::Normal).await;
+            let received = connections.call(&to, b"x", SendMode::Normal).await;
             let Reply::Answer(answer) = received else {
                 panic!("{received:?}")
             };
@@ -252,13 +390,15 @@ mod tests {
             bytes: 10,
         };
         for manner in [hang_up, SendMode::CutAt(0)] {
-            let received = connections.call(address, b"x", manner).await;
+            let received = connections.call(&to, b"x", manner).await;
             assert!(matches!(received, Reply::Nothing(_)), "{received:?}");
         }
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let gone = listener.local_addr().unwrap();
         drop(listener);
-        let received = connections.call(gone, b"x", SendMode::Normal).await;
+        let received = connections
+            .call(&Endpoint::plain(gone), b"x", SendMode::Normal)
+            .await;
         assert!(matches!(received, Reply::Refused), "{received:?}");
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! Three gateways and a worker share a PostgreSQL store, and one gateway has a SQLite store. All are
 //! in front of the payments example, whose provider keeps a ledger on the disk and never fails.
-//! Clients retry. [`plan`] schedules the faults, [`faults`] injects them, and [`heal`] finishes every
-//! operation at the end. The checker then compares the clients' history with the ledger.
+//! Clients retry, some of them over TLS and HTTP/2. The shared store has a Redis with a replica as cache
+//! and NATS behind its outbox. [`plan`] schedules the faults, [`faults`] injects them, and [`heal`]
+//! finishes every operation at the end. The checker then compares the clients' history with the ledger.
 //!
 //! With `--cluster` the gateways and the worker share a PostgreSQL cluster with failover instead
 //! ([`cluster`]), and the phases are those of its faults.
@@ -12,6 +13,7 @@
     reason = "this is a command for a person or a build log to read"
 )]
 
+mod answer;
 mod chaos;
 mod client;
 mod cluster;
@@ -20,14 +22,19 @@ mod faults;
 mod heal;
 mod hostile;
 mod http;
+mod http2;
+mod launcher;
+mod messages;
 mod operation;
 mod plan;
 mod process;
 mod random;
 mod record;
 mod redis;
+mod redis_pair;
 mod result;
 mod test_bed;
+mod tls;
 mod witness;
 
 use std::fs;
@@ -46,12 +53,13 @@ use tokio::time::{Instant, timeout};
 use client::{Client, Shared};
 use faults::FaultInjector;
 use heal::Recovery;
+use launcher::Programs;
 use operation::Operations;
 use plan::{Mode, Phase};
 use random::Random;
 use record::Recorder;
 use result::Skipped;
-use test_bed::{LEDGER, Programs, TestBed};
+use test_bed::{LEDGER, TestBed};
 
 /// Far longer than it takes: a run that is not over by then hangs.
 const LONG_LIMIT: Duration = Duration::from_mins(30);
@@ -194,6 +202,7 @@ fn skip(phases: &mut Vec<Phase>, test_bed: &TestBed) -> Vec<Skipped> {
     let reasons = [
         ("clocks", test_bed.clock.as_ref().err()),
         ("disk_full", test_bed.disk.as_ref().err()),
+        ("brokers", test_bed.broker.as_ref().err()),
         ("cluster_clocks", no_clocks.as_ref()),
     ];
     let mut skipped = Vec::new();
@@ -225,6 +234,7 @@ async fn run_all(
         operations: Arc::new(Operations::default()),
         postgres,
         sqlite,
+        admin: test_bed.gateways[0].admin,
     };
     let injector = FaultInjector::new(Arc::clone(test_bed), recorder.clone());
     // A separate generator for the clients: what they draw depends on the answers.

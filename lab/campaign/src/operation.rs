@@ -222,8 +222,18 @@ impl Operation {
 #[derive(Debug, Default)]
 pub(crate) struct Operations {
     next: AtomicU64,
-    /// The operations to be executed, and whether a client got the final answer.
-    wanted: Mutex<Vec<(Operation, bool)>>,
+    /// The operations to be executed.
+    wanted: Mutex<Vec<(Operation, Progress)>>,
+}
+
+/// How far an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Open,
+    /// A client got the final answer.
+    Ended,
+    /// That answer was erased.
+    Erased,
 }
 
 /// The index of an operation in the list.
@@ -257,7 +267,7 @@ impl Operations {
             alone(number, leg, random.between(1, MAX_AMOUNT))
         };
         let mut wanted = self.lock();
-        wanted.push((operation.clone(), false));
+        wanted.push((operation.clone(), Progress::Open));
         (operation, OperationIndex(wanted.len() - 1))
     }
 
@@ -267,19 +277,40 @@ impl Operations {
 
     /// A client got the final answer.
     pub(crate) fn end(&self, index: OperationIndex) {
-        if let Some((_, ended)) = self.lock().get_mut(index.0) {
-            *ended = true;
+        self.set(index, Progress::Ended);
+    }
+
+    /// The final answer was erased, or may have been.
+    pub(crate) fn erase(&self, index: OperationIndex) {
+        self.set(index, Progress::Erased);
+    }
+
+    fn set(&self, index: OperationIndex, now: Progress) {
+        if let Some((_, progress)) = self.lock().get_mut(index.0) {
+            *progress = now;
         }
     }
 
     /// The operations without a final answer.
     pub(crate) fn open(&self) -> Vec<(Operation, OperationIndex)> {
-        self.select(|ended| !ended)
+        self.select(Progress::Open)
     }
 
     /// The operations with a final answer.
     pub(crate) fn ended(&self) -> Vec<(Operation, OperationIndex)> {
-        self.select(|ended| ended)
+        self.select(Progress::Ended)
+    }
+
+    /// The operations whose final answer was erased.
+    pub(crate) fn erased(&self) -> Vec<(Operation, OperationIndex)> {
+        self.select(Progress::Erased)
+    }
+
+    /// One of the operations whose final answer was erased.
+    pub(crate) fn any_erased(&self, random: &mut Random) -> Option<Operation> {
+        let erased = self.erased();
+        let chosen = erased.get(random.index(erased.len().max(1)))?;
+        Some(chosen.0.clone())
     }
 
     /// One of the operations with a final answer; none if a few draws find none.
@@ -288,7 +319,7 @@ impl Operations {
         let wanted = self.lock();
         (0..DRAWS)
             .filter_map(|_| wanted.get(random.index(wanted.len())))
-            .find(|(operation, ended)| *ended && operation.leg == leg)
+            .find(|(operation, progress)| *progress == Progress::Ended && operation.leg == leg)
             .map(|(operation, _)| operation.clone())
     }
 
@@ -296,16 +327,16 @@ impl Operations {
         self.lock().len()
     }
 
-    fn select(&self, which: impl Fn(bool) -> bool) -> Vec<(Operation, OperationIndex)> {
+    fn select(&self, which: Progress) -> Vec<(Operation, OperationIndex)> {
         let wanted = self.lock();
         let indices = wanted.iter().enumerate();
         indices
-            .filter(|(_, (_, ended))| which(*ended))
+            .filter(|(_, (_, progress))| *progress == which)
             .map(|(index, (operation, _))| (operation.clone(), OperationIndex(index)))
             .collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<(Operation, bool)>> {
+    fn lock(&self) -> MutexGuard<'_, Vec<(Operation, Progress)>> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

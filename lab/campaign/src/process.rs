@@ -17,6 +17,8 @@ use tokio::time::{Instant, sleep};
 /// Below those that the system gives to outgoing connections: while a process is down, one of them
 /// could take its port, and it could not start again.
 const PORTS: Range<u16> = 20_000..32_000;
+/// More than one process uses.
+const PORTS_APART: u32 = 64;
 const POLL: Duration = Duration::from_millis(50);
 /// Passed on, so that the campaign can be run against a build with one guard removed.
 const MUTANT: &str = "SEMEL_MUTANT";
@@ -31,6 +33,8 @@ struct Inner {
     program: PathBuf,
     arguments: Vec<String>,
     log: PathBuf,
+    /// The certificate that it trusts.
+    trusted: PathBuf,
     state: Mutex<State>,
 }
 
@@ -43,12 +47,19 @@ struct State {
 }
 
 impl Process {
-    pub(crate) fn new(name: &str, program: PathBuf, arguments: Vec<String>, log: PathBuf) -> Self {
+    pub(crate) fn new(
+        name: &str,
+        program: PathBuf,
+        arguments: Vec<String>,
+        log: PathBuf,
+        trusted: PathBuf,
+    ) -> Self {
         Self(Arc::new(Inner {
             name: name.to_owned(),
             program,
             arguments,
             log,
+            trusted,
             state: Mutex::default(),
         }))
     }
@@ -172,6 +183,7 @@ impl Process {
             .args(&self.0.arguments)
             .env_clear()
             .env("RUST_LOG", "warn")
+            .env("SSL_CERT_FILE", &self.0.trusted)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log);
@@ -215,11 +227,13 @@ impl Drop for Inner {
     }
 }
 
-/// A free port outside of the ephemeral range.
+/// A free port outside of the ephemeral range. Processes that are started one after the other begin far
+/// from each other: a server that is killed gets its port back.
 pub(crate) fn free_address() -> Result<SocketAddr> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let length = PORTS.end - PORTS.start;
-    let begin = u16::try_from(std::process::id() % u32::from(length)).unwrap_or_default();
+    let begin = std::process::id().wrapping_mul(PORTS_APART) % u32::from(length);
+    let begin = u16::try_from(begin).unwrap_or_default();
     for _ in 0..length {
         let next = NEXT.fetch_add(1, Ordering::Relaxed);
         let port = PORTS.start + begin.wrapping_add(next) % length;

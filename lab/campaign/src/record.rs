@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use semel_campaign_checker::history::{
-    Call, Decision, Execution, Fault, Leftover, Line, Operation, Outcome, Peek, Run,
+    Call, Decision, Erasure, Execution, Fault, Leftover, Line, Message, Operation, Outcome, Peek,
+    Run,
 };
 use tokio::time::{Instant, sleep};
 
@@ -38,6 +39,7 @@ struct Shared {
     answered: AtomicU64,
     /// The number of answers with that code.
     store_errors: AtomicU64,
+    erasures: AtomicU64,
     faults: Mutex<BTreeMap<String, u64>>,
     gaps: Mutex<Gaps>,
     pauses: Mutex<Vec<Pause>>,
@@ -188,6 +190,20 @@ impl Recorder {
         self.write(Line::Execution(execution));
     }
 
+    pub(crate) fn erasure(&self, erasure: Erasure) {
+        self.shared.erasures.fetch_add(1, Ordering::Relaxed);
+        self.write(Line::Erasure(erasure));
+    }
+
+    /// The number of erased responses so far.
+    pub(crate) fn erasures(&self) -> u64 {
+        self.shared.erasures.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn message(&self, message: Message) {
+        self.write(Line::Message(message));
+    }
+
     pub(crate) fn peek(&self, peek: Peek) {
         self.write(Line::Peek(peek));
     }
@@ -238,13 +254,13 @@ impl Writing {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
 mod tests {
-    use semel_campaign_checker::history::Sent;
+    use semel_campaign_checker::history::{Sent, Transport};
     use tokio::time::advance;
 
     use super::*;
@@ -256,6 +272,7 @@ mod tests {
             ended_ms: recorder.now_ms(),
             phase: String::new(),
             gateway: gateway.to_owned(),
+            transport: Transport::Plain,
             sent: Sent::Same,
             outcome: Outcome::Ok,
             status: Some(201),

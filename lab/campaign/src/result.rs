@@ -12,11 +12,13 @@ use crate::plan::{Mode, Phase};
 /// The minimum number of each fault, or of what the checker counts, in the long run and in the short
 /// one. A run with too few faults proves nothing. Numbers that depend on the speed of the machine are
 /// low for the short run.
-const REQUIRED: [(&str, u64, u64); 42] = [
+const REQUIRED: [(&str, u64, u64); 52] = [
     ("operations", 100_000, 2_000),
     ("ok", 100_000, 2_000),
     ("replayed", 100_000, 1_000),
     ("executions", 100_000, 2_000),
+    ("ok_over_tls", 50_000, 1_000),
+    ("ok_over_http2", 25_000, 500),
     ("kills", 500, 25),
     ("stops", 15, 1),
     ("crash_postgres", 4, 1),
@@ -36,6 +38,7 @@ const REQUIRED: [(&str, u64, u64); 42] = [
     ("disconnect", 400, 20),
     ("hang_up", 200, 10),
     ("slow_sender", 200, 10),
+    ("reset_stream", 50, 2),
     ("no_key", 100, 2),
     ("malformed_key", 100, 2),
     ("short_key", 100, 2),
@@ -49,6 +52,13 @@ const REQUIRED: [(&str, u64, u64); 42] = [
     ("refuse_upstream", 20, 1),
     ("flush_redis", 10, 1),
     ("kill_redis", 3, 1),
+    ("fail_over_redis", 6, 1),
+    ("erasures", 200, 5),
+    ("messages", 2_000, 100),
+    ("redelivered", 100, 3),
+    ("roll_back", 100, 5),
+    ("kill_broker", 8, 1),
+    ("kill_consumer", 8, 1),
     ("attack", 1, 1),
     ("other_spelling", 200, 5),
     ("other_host", 100, 2),
@@ -71,7 +81,12 @@ const REQUIRED_OF_CLUSTER: [(&str, u64, u64); 11] = [
     ("cluster_move_clock", 4, 0),
 ];
 /// Faults that only one phase injects.
-const ONLY_IN: [(&str, &str); 3] = [
+const ONLY_IN: [(&str, &str); 8] = [
+    ("messages", "brokers"),
+    ("redelivered", "brokers"),
+    ("roll_back", "brokers"),
+    ("kill_broker", "brokers"),
+    ("kill_consumer", "brokers"),
     ("fill_disk", "disk_full"),
     ("move_clock", "clocks"),
     ("cluster_move_clock", "cluster_clocks"),

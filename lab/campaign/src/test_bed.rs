@@ -21,10 +21,13 @@ use crate::client::Gateway;
 use crate::cluster;
 use crate::deploy::Settings;
 use crate::http;
+use crate::launcher::{GatewayProcess, Launcher, Programs, WITH_TLS, config_file};
+use crate::messages::Broker;
 use crate::operation::Leg;
 use crate::plan::{GATEWAYS, Mode, Target};
 use crate::process::{Process, free_address};
-use crate::redis::Redis;
+use crate::redis_pair::RedisPair;
+use crate::tls::Tls;
 
 /// Where the application keeps its payments, if it exists: its process is killed but the machine is
 /// not, and this leaves the disk to the ledger.
@@ -40,23 +43,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 /// An admin request that succeeds once the store is open.
 const STORE_IS_OPEN: &str = "/api/v1/operations?limit=1";
-/// Less than the gateways wait for the application.
-const PROVIDER_TIMEOUT_MS: &str = "2500";
-
-/// The programs under test.
-#[derive(Clone, Debug)]
-pub(crate) struct Programs {
-    pub(crate) semel: PathBuf,
-    pub(crate) payments: PathBuf,
-}
-
-/// A gateway process with its two addresses.
-#[derive(Debug)]
-pub(crate) struct GatewayProcess {
-    pub(crate) process: Process,
-    pub(crate) address: SocketAddr,
-    pub(crate) admin: SocketAddr,
-}
 
 /// The system under test. Dropping it stops every process.
 #[derive(Debug)]
@@ -72,82 +58,17 @@ pub(crate) struct TestBed {
     /// One for each gateway, and one for the worker; none in front of a cluster.
     pub(crate) links: Vec<Proxy>,
     pub(crate) chaos: Chaos,
-    redis: Mutex<Redis>,
+    redis: Mutex<RedisPair>,
     /// The shared store, unless a cluster is.
     pub(crate) postgres: Option<Arc<Server>>,
     pub(crate) cluster: Option<Arc<Cluster>>,
     pub(crate) clock: Result<Arc<Shifted>, String>,
     pub(crate) disk: Result<SmallDisk, String>,
+    pub(crate) broker: Result<Broker, String>,
     pub(crate) ledger: PathBuf,
+    tls: Tls,
     place: PathBuf,
     _memory: TempDir,
-}
-
-/// Configures processes.
-struct Launcher<'p> {
-    programs: &'p Programs,
-    place: &'p Path,
-}
-
-impl Launcher<'_> {
-    fn process(&self, name: &str, program: &Path, arguments: &[&str]) -> Process {
-        let arguments = arguments.iter().map(ToString::to_string).collect();
-        let log = self.place.join(format!("{name}.log"));
-        Process::new(name, program.to_owned(), arguments, log)
-    }
-
-    fn provider(&self, address: SocketAddr, ledger: &Path) -> Process {
-        let (address, ledger) = (address.to_string(), ledger.to_string_lossy());
-        let arguments = ["provider", "--listen", &address, "--ledger", &ledger];
-        self.process("provider", &self.programs.payments, &arguments)
-    }
-
-    fn app(&self, address: SocketAddr, provider: SocketAddr, database: &Path) -> Process {
-        let (address, provider) = (address.to_string(), format!("http://{provider}"));
-        let database = database.to_string_lossy();
-        let mut arguments = vec!["app", "--unkeyed", "--listen", &address];
-        arguments.extend(["--provider", &provider, "--database", &database]);
-        arguments.extend(["--provider-timeout-ms", PROVIDER_TIMEOUT_MS]);
-        self.process("app", &self.programs.payments, &arguments)
-    }
-
-    fn gateway(
-        &self,
-        name: &str,
-        store: &str,
-        upstream: &str,
-        worker: bool,
-    ) -> Result<GatewayProcess> {
-        let (address, admin) = (free_address()?, free_address()?);
-        let (listen, admin_listen) = (address.to_string(), admin.to_string());
-        let leg = if store.starts_with("sqlite:") {
-            Leg::Sqlite
-        } else {
-            Leg::Postgres
-        };
-        let config = self.place.join(config_file(leg));
-        let config = config.to_string_lossy();
-        let mut arguments = vec!["gateway", "--config", &config, "--listen", &listen];
-        arguments.extend(["--admin-listen", &admin_listen, "--upstream", upstream]);
-        arguments.extend(["--store", store, "--threads", "1"]);
-        if !worker {
-            arguments.push("--no-worker");
-        }
-        Ok(GatewayProcess {
-            process: self.process(name, &self.programs.semel, &arguments),
-            address,
-            admin,
-        })
-    }
-
-    fn worker(&self, store: &str, upstream: &str, admin: SocketAddr) -> Process {
-        let admin = admin.to_string();
-        let config = self.place.join(config_file(Leg::Postgres));
-        let config = config.to_string_lossy();
-        let mut arguments = vec!["worker", "--config", &config, "--admin-listen", &admin];
-        arguments.extend(["--upstream", upstream, "--store", store]);
-        self.process("worker", &self.programs.semel, &arguments)
-    }
 }
 
 /// The store that the gateways and the worker share.
@@ -197,33 +118,48 @@ impl TestBed {
         seed: u64,
         mode: Mode,
     ) -> Result<Self> {
-        let launcher = Launcher { programs, place };
+        let tls = Tls::create(place)?;
+        let launcher = Launcher {
+            programs,
+            place,
+            tls: &tls,
+        };
         let shared = SharedStore::start(mode, place).await?;
-        let redis = Redis::start()?;
+        let redis = RedisPair::start(&tls).await?;
         let memory = memory()?;
         let ledger = place.join(LEDGER);
         let (provider_address, app_address) = (free_address()?, free_address()?);
         let provider = launcher.provider(provider_address, &ledger);
         let database = memory.path().join("payments.db");
         let app = launcher.app(app_address, provider_address, &database);
-        let chaos = Chaos::in_front_of(app_address, seed).await?;
-        let upstream = format!("http://{}", chaos.address());
+        let chaos = Chaos::in_front_of(app_address, seed, Some(tls.clone())).await?;
+        let plain = format!("http://{}", chaos.address());
+        let encrypted = format!("https://{}", chaos.address());
 
-        // The first one runs a worker, beside the separate one.
+        // The first one runs a worker, beside the separate one. All but the first have TLS for clients,
+        // all but the last for the application.
         let gateways = (0..GATEWAYS).map(|number| {
             let name = format!("gateway-{}", number + 1);
-            launcher.gateway(&name, &shared.urls[number], &upstream, number == 0)
+            let store = &shared.urls[number];
+            let last = number == GATEWAYS - 1;
+            let upstream = if last { &plain } else { &encrypted };
+            let tls = (number > 0).then_some(&tls);
+            launcher.gateway(&name, store, upstream, number == 0, tls)
         });
         let gateways = gateways.collect::<Result<Vec<_>>>()?;
         let worker_admin = free_address()?;
-        let worker = launcher.worker(&shared.urls[GATEWAYS], &upstream, worker_admin);
+        let worker = launcher.worker(&shared.urls[GATEWAYS], &encrypted, worker_admin);
         let disk = SmallDisk::mount(SMALL_DISK).map_err(|error| error.to_string());
         let store = disk
             .as_ref()
             .map_or(place, SmallDisk::path)
             .join(SQLITE_FILE);
         let store = format!("sqlite:{}", store.display());
-        let sqlite = launcher.gateway("gateway-sqlite", &store, &upstream, true)?;
+        let sqlite = launcher.gateway("gateway-sqlite", &store, &plain, true, None)?;
+        let broker = match &shared.server {
+            Some(server) => Broker::start(place, &tls, &server.url()),
+            None => Err(anyhow::Error::msg("a cluster has no broker")),
+        };
         let clock = Shifted::new(place).map_err(|error| error.to_string());
         let test_bed = Self {
             gateways,
@@ -241,7 +177,9 @@ impl TestBed {
             cluster: shared.cluster,
             clock: clock.map(Arc::new),
             disk,
+            broker: broker.map_err(|error| format!("{error:#}")),
             ledger,
+            tls,
             place: place.to_owned(),
             _memory: memory,
         };
@@ -273,10 +211,22 @@ impl TestBed {
             Leg::Postgres => format!("cache = \"{}\"", self.redis().url()),
             Leg::Sqlite => String::new(),
         };
-        let file = self.place.join(config_file(leg));
+        let content = settings.render(&cache);
+        if leg == Leg::Postgres {
+            self.replace(WITH_TLS, &format!("{content}{}", self.tls.table()))?;
+        }
+        let outbox = match (leg, &self.broker) {
+            (Leg::Postgres, Ok(broker)) => broker.table(),
+            (Leg::Postgres, Err(_)) | (Leg::Sqlite, _) => String::new(),
+        };
+        self.replace(config_file(leg), &format!("{content}{outbox}"))
+    }
+
+    fn replace(&self, file: &str, content: &str) -> Result<()> {
+        let file = self.place.join(file);
         // Renamed, so that no process reads half of it.
         let new = file.with_extension("new");
-        fs::write(&new, settings.render(&cache))?;
+        fs::write(&new, content)?;
         fs::rename(&new, &file).with_context(|| format!("cannot replace {}", file.display()))
     }
 
@@ -317,7 +267,7 @@ impl TestBed {
         }
     }
 
-    pub(crate) fn redis(&self) -> MutexGuard<'_, Redis> {
+    pub(crate) fn redis(&self) -> MutexGuard<'_, RedisPair> {
         self.redis.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -326,6 +276,7 @@ impl TestBed {
         let known = |gateway: &GatewayProcess| Gateway {
             name: gateway.process.name().to_owned(),
             address: gateway.address,
+            tls: gateway.tls.clone(),
         };
         let gateways = self.gateways.iter().map(known).collect();
         (gateways, vec![known(&self.sqlite)])
@@ -346,13 +297,6 @@ impl TestBed {
         let processing = &summary["by_status"]["processing"];
         let count = |value: &Value| value.as_u64().unwrap_or_default();
         Ok(count(&pending) + count(processing))
-    }
-}
-
-fn config_file(leg: Leg) -> &'static str {
-    match leg {
-        Leg::Postgres => "shared.toml",
-        Leg::Sqlite => "alone.toml",
     }
 }
 

@@ -16,10 +16,14 @@ pub enum Line {
     Execution(Execution),
     /// The status of an operation was asked for.
     Peek(Peek),
+    /// An operator erased the answer of an operation.
+    Erasure(Erasure),
     /// Something was broken on purpose.
     Fault(Fault),
     /// An operator's verdict on an operation whose outcome could not be found otherwise.
     Decision(Decision),
+    /// What became of a message, when everything has been healed.
+    Message(Message),
     /// An operation that is not finished in the store when everything has been healed.
     Leftover(Leftover),
 }
@@ -70,6 +74,9 @@ pub struct Call {
     pub phase: String,
     /// Which gateway was asked.
     pub gateway: String,
+    /// How.
+    #[serde(default)]
+    pub transport: Transport,
     /// What was sent.
     pub sent: Sent,
     /// What the client may conclude from it alone.
@@ -93,6 +100,19 @@ pub struct Call {
     /// How the call itself was spoilt, or why there was no answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+}
+
+/// How a gateway was asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Transport {
+    /// HTTP/1.1 without TLS.
+    #[default]
+    Plain,
+    /// HTTP/1.1 over TLS.
+    Tls,
+    /// HTTP/2 over TLS.
+    Http2,
 }
 
 /// What was sent.
@@ -148,6 +168,17 @@ pub struct Peek {
     pub status: u16,
 }
 
+/// An operator erased the answer of an operation, or tried to. Written after its last call before
+/// that, and before its next one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Erasure {
+    /// The operation.
+    pub op: u64,
+    /// When the store said that it is erased, in milliseconds since the run began. Without it, it may
+    /// or may not be.
+    pub acknowledged_ms: Option<u64>,
+}
+
 /// Something was broken on purpose.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
@@ -180,4 +211,17 @@ pub struct Leftover {
     pub id: String,
     /// Its status there.
     pub status: String,
+}
+
+/// What became of a message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// The id that all its deliveries have.
+    pub id: String,
+    /// Whether the transaction that published it was committed.
+    pub is_committed: bool,
+    /// How often the consumer got it.
+    pub deliveries: u64,
+    /// How often it had its effect.
+    pub effects: u64,
 }

@@ -3,7 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::hash::hashed;
-use crate::history::{Call, Decision, Execution, Fault, Line, Operation, Peek, Run};
+use crate::history::{
+    Call, Decision, Erasure, Execution, Fault, Line, Message, Operation, Peek, Run,
+};
 use crate::ledger::Ledger;
 use crate::operation::ObservedOperation;
 use crate::reference::Reference;
@@ -44,8 +46,10 @@ impl HistoryCheck {
             Line::Call(call) => self.call(call)?,
             Line::Execution(execution) => self.execution(&execution),
             Line::Peek(peek) => self.peek(peek)?,
+            Line::Erasure(erasure) => self.erasure(erasure)?,
             Line::Fault(fault) => self.fault(fault),
             Line::Decision(decision) => self.decision(decision),
+            Line::Message(message) => self.message(message),
             Line::Leftover(leftover) => {
                 let what = format!("{} is left {} in the store", leftover.id, leftover.status);
                 self.found.add(Rule::StuckKeys, None, what);
@@ -106,6 +110,40 @@ impl HistoryCheck {
             .peek(peek);
         self.tally.totals.peeks += 1;
         Ok(())
+    }
+
+    fn erasure(&mut self, erasure: Erasure) -> Result<(), &'static str> {
+        let operation = self.operations.get_mut(&erasure.op);
+        operation
+            .ok_or("an erasure of an unknown operation")?
+            .erase(erasure);
+        self.tally.totals.erasures += 1;
+        Ok(())
+    }
+
+    fn message(&mut self, message: Message) {
+        let Message {
+            id,
+            is_committed,
+            deliveries,
+            effects,
+        } = message;
+        let totals = &mut self.tally.totals;
+        totals.messages += u64::from(is_committed);
+        totals.redelivered += deliveries.saturating_sub(1);
+        if is_committed && effects == 0 {
+            let what = format!("{id} was delivered {deliveries} times, and has no effect");
+            self.found.add(Rule::LostMessages, None, what);
+        }
+        if effects > u64::from(is_committed) || (!is_committed && deliveries > 0) {
+            let published = if is_committed {
+                "committed"
+            } else {
+                "rolled back"
+            };
+            let what = format!("{id}, {published}, had {deliveries} deliveries, {effects} effects");
+            self.found.add(Rule::WrongMessages, None, what);
+        }
     }
 
     fn fault(&mut self, fault: Fault) {

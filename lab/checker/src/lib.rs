@@ -31,7 +31,7 @@
 //! - The status of an operation is read only after its end, and while the store is reachable.
 //! - The exit of a process is recorded in the phase in which it happened.
 //! - The last phase is called `heal`. With `all_replayed` in the run, every finished operation is
-//!   requested in it until it is answered.
+//!   requested in it until it is answered, unless its answer was erased.
 //! - The answers are those of the payments example: JSON that names `merchant_reference`,
 //!   `amount` and `charge_id`.
 

@@ -3,13 +3,18 @@
 use serde::Deserialize;
 
 use crate::hash::hashed;
-use crate::history::{Call, Execution, Operation, Outcome, Peek, Sent};
+use crate::history::{Call, Erasure, Execution, Operation, Outcome, Peek, Sent};
 use crate::ledger::{Charge, Status};
 use crate::rule::{Findings, Rule};
 
 /// Refusals that are independent of the operation and may follow its final answer. Any other one
 /// means that the final answer was lost.
 const NEUTRAL_CODES: [&str; 2] = ["idempotency_store_unavailable", "request_incomplete"];
+/// What a request for an erased answer gets.
+const NOT_STORED: &str = "idempotency_response_not_stored";
+/// How long a process may not have learnt of an erasure by another one, in milliseconds: as long as it
+/// may take to find that its store is gone.
+const NOTICED_WITHIN_MS: u64 = 10_000;
 /// The phase in which every finished operation is requested again.
 const HEAL: &str = "heal";
 const DECLINED: u16 = 402;
@@ -43,6 +48,8 @@ pub(crate) struct ObservedOperation {
     given_again: bool,
     /// The id of its executions.
     id: Option<u64>,
+    /// The erasure of its answer.
+    erasure: Option<Erasure>,
     /// The broken rules, each once.
     wrong: Vec<(Rule, Box<str>)>,
 }
@@ -87,6 +94,7 @@ impl ObservedOperation {
             ended_early: false,
             given_again: false,
             id: None,
+            erasure: None,
             wrong: Vec::new(),
         }
     }
@@ -149,6 +157,13 @@ impl ObservedOperation {
     }
 
     fn record_final(&mut self, call: &Call) {
+        let erased_ms = self.erasure.and_then(|erasure| erasure.acknowledged_ms);
+        if erased_ms.is_some_and(|at| call.began_ms > at + NOTICED_WITHIN_MS) {
+            self.note(
+                Rule::ErasedAnswers,
+                "its answer was erased, and given again",
+            );
+        }
         self.answered_ms = self.answered_ms.min(call.ended_ms);
         if !call.replayed {
             self.unmarked += 1;
@@ -198,6 +213,7 @@ impl ObservedOperation {
     fn record_denial(&mut self, call: Call) {
         let denial = match (call.code, call.status) {
             (Some(code), _) if NEUTRAL_CODES.contains(&code.as_str()) => return,
+            (Some(code), _) if code == NOT_STORED && self.erasure.is_some() => return,
             (Some(code), _) => code,
             // From the application or from something in between: not a final answer either way.
             (None, Some(status)) => format!("a {status} that does not say why"),
@@ -222,6 +238,10 @@ impl ObservedOperation {
             self.note(Rule::ExecutedAgain, what);
         }
         self.id = Some(now);
+    }
+
+    pub(crate) fn erase(&mut self, erasure: Erasure) {
+        self.erasure = Some(erasure);
     }
 
     pub(crate) fn peek(&mut self, peek: Peek) {
@@ -281,7 +301,8 @@ impl ObservedOperation {
         {
             return Some(format!("it had an end, and then {denial}"));
         }
-        if replayed && self.ended_early && !self.given_again {
+        let is_erased = self.erasure.is_some();
+        if replayed && self.ended_early && !self.given_again && !is_erased {
             return Some("it had an end, and was not given it again".to_owned());
         }
         let success = is_success(answer.status);

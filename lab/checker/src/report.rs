@@ -52,6 +52,10 @@ pub struct Totals {
     pub indeterminate: u64,
     /// Answers that said that they were replays.
     pub replayed: u64,
+    /// Final answers over TLS.
+    pub ok_over_tls: u64,
+    /// Of these, over HTTP/2.
+    pub ok_over_http2: u64,
     /// Calls with a used key and another body.
     pub other_body: u64,
     /// Calls that no server should take.
@@ -60,6 +64,12 @@ pub struct Totals {
     pub executions: u64,
     /// Times that the status of an operation was asked for.
     pub peeks: u64,
+    /// Answers that operators erased.
+    pub erasures: u64,
+    /// Messages that were published.
+    pub messages: u64,
+    /// Deliveries of messages after the first.
+    pub redelivered: u64,
     /// Operations that share their reference with those of other tenants.
     pub twins: u64,
     /// Faults named `kill`: processes ended by SIGKILL.
@@ -194,10 +204,15 @@ impl Report {
             "failed" => totals.failed,
             "indeterminate" => totals.indeterminate,
             "replayed" => totals.replayed,
+            "ok_over_tls" => totals.ok_over_tls,
+            "ok_over_http2" => totals.ok_over_http2,
             "other_body" => totals.other_body,
             "malformed" => totals.malformed,
             "executions" => totals.executions,
             "peeks" => totals.peeks,
+            "erasures" => totals.erasures,
+            "messages" => totals.messages,
+            "redelivered" => totals.redelivered,
             "twins" => totals.twins,
             "kills" => totals.kills,
             "stops" => totals.stops,

@@ -21,6 +21,9 @@ pub enum Rule {
     AlteredReplays,
     /// A client got the answer of another client.
     AnswersAcrossTenants,
+    /// An answer was given although it had been erased, and every process had had the time to learn of
+    /// it.
+    ErasedAnswers,
     /// An operation has no final answer although all faults are over.
     StuckKeys,
     /// Money moved, and no client got the answer; or an execution was not requested.
@@ -33,6 +36,10 @@ pub enum Rule {
     ExecutedAgain,
     /// An operator had to decide what the application could have answered.
     NeedlessDecisions,
+    /// A message whose transaction was committed has no effect.
+    LostMessages,
+    /// A message had its effect twice, or its transaction was rolled back.
+    WrongMessages,
     /// A process exited although its disk was not full.
     Crashes,
     /// Clients made a process hold too much memory, or hold sockets after they left.
@@ -41,17 +48,20 @@ pub enum Rule {
 
 impl Rule {
     /// All rules: an unbroken one is reported with a zero.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 15] = [
         Self::DuplicateEffects,
         Self::LostAcknowledgements,
         Self::AlteredReplays,
         Self::AnswersAcrossTenants,
+        Self::ErasedAnswers,
         Self::StuckKeys,
         Self::EffectsNeverSurfaced,
         Self::MisuseAccepted,
         Self::EffectsOfRefusedCalls,
         Self::ExecutedAgain,
         Self::NeedlessDecisions,
+        Self::LostMessages,
+        Self::WrongMessages,
         Self::Crashes,
         Self::ResourcesHeld,
     ];

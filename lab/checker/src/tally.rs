@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::history::{Call, Fault, Outcome, Sent};
+use crate::history::{Call, Fault, Outcome, Sent, Transport};
 use crate::report::{Phase, Second, Totals};
 
 /// A day. A time beyond it is a mistake in the history, and would fill the memory.
@@ -35,6 +35,10 @@ impl Tally {
         self.ended_ms = self.ended_ms.max(call.ended_ms);
         self.totals.calls += 1;
         self.totals.replayed += u64::from(call.replayed);
+        if call.outcome == Outcome::Ok {
+            self.totals.ok_over_tls += u64::from(call.transport != Transport::Plain);
+            self.totals.ok_over_http2 += u64::from(call.transport == Transport::Http2);
+        }
         match call.sent {
             Sent::Same => {}
             Sent::OtherBody => self.totals.other_body += 1,

@@ -6,12 +6,14 @@ mod story;
 
 use std::fs;
 
-use semel_campaign_checker::history::{Call, Leftover, Line, Operation, Outcome, Run, Sent};
+use semel_campaign_checker::history::{
+    Call, Erasure, Leftover, Line, Message, Operation, Outcome, Run, Sent,
+};
 use semel_campaign_checker::{Error, Rule, check};
 use serde_json::json;
 
 use crate::story::{
-    Story, call, charge, decision, end, execution, fault, operation, peek, refused, twin,
+    Story, call, charge, decision, end, execution, fault, operation, peek, refused, replay, twin,
 };
 
 #[test]
@@ -41,12 +43,15 @@ fn the_report_of_a_clean_history_has_every_rule_at_zero() {
         "lost_acknowledgements": 0,
         "altered_replays": 0,
         "answers_across_tenants": 0,
+        "erased_answers": 0,
         "stuck_keys": 0,
         "effects_never_surfaced": 0,
         "misuse_accepted": 0,
         "effects_of_refused_calls": 0,
         "executed_again": 0,
         "needless_decisions": 0,
+        "lost_messages": 0,
+        "wrong_messages": 0,
         "crashes": 0,
         "resources_held": 0,
     });
@@ -96,6 +101,56 @@ fn an_answer_without_a_charge_is_a_lost_acknowledgement() {
 fn a_charge_that_is_not_in_the_ledger_is_a_lost_acknowledgement() {
     let mut story = Story::paid();
     story.ledger[0]["id"] = "ch_other".into();
+    story.breaks(&[(Rule::LostAcknowledgements, 1)]);
+}
+
+#[test]
+fn a_message_has_its_effect_once_if_its_transaction_was_committed() {
+    let breaks = |is_committed, deliveries, effects, wanted: &[(Rule, u64)]| {
+        let mut story = Story::paid();
+        story.lines.push(Line::Message(Message {
+            id: "m-1".to_owned(),
+            is_committed,
+            deliveries,
+            effects,
+        }));
+        story.breaks(wanted);
+    };
+    breaks(true, 1, 1, &[]);
+    breaks(true, 3, 1, &[]);
+    breaks(false, 0, 0, &[]);
+    breaks(true, 0, 0, &[(Rule::LostMessages, 1)]);
+    breaks(true, 1, 0, &[(Rule::LostMessages, 1)]);
+    breaks(true, 2, 2, &[(Rule::WrongMessages, 1)]);
+    breaks(false, 1, 0, &[(Rule::WrongMessages, 1)]);
+    breaks(false, 1, 1, &[(Rule::WrongMessages, 1)]);
+}
+
+#[test]
+fn an_erased_answer_is_not_given_again() {
+    let erase = |acknowledged_ms| {
+        Line::Erasure(Erasure {
+            op: 1,
+            acknowledged_ms,
+        })
+    };
+    let not_stored = "idempotency_response_not_stored";
+    let refusal = || Line::Call(refused(1, 90_000, Outcome::Failed, 410, not_stored));
+    let mut story = Story::paid();
+    story.lines.extend([erase(Some(50_000)), refusal()]);
+    story.breaks(&[]);
+    // Another process may not have learnt of it yet, or it was perhaps not erased.
+    story.lines.push(Line::Call(replay(1, 60_000, false)));
+    story.breaks(&[]);
+    story.lines.push(Line::Call(replay(1, 60_001, false)));
+    story.breaks(&[(Rule::ErasedAnswers, 1)]);
+    let mut story = Story::paid();
+    story.lines.extend([erase(None), refusal()]);
+    story.lines.push(Line::Call(replay(1, 60_001, false)));
+    story.breaks(&[]);
+    // What was not erased is stored.
+    let mut story = Story::paid();
+    story.lines.push(refusal());
     story.breaks(&[(Rule::LostAcknowledgements, 1)]);
 }
 

@@ -30,18 +30,24 @@ const CLUSTER_PROGRAMS: [(&str, &str); 4] = [
 /// Where Debian keeps libraries, by architecture.
 const LIBRARIES: &str = "/usr/lib";
 
+/// Which run it is.
+pub(crate) struct Run {
+    pub(crate) short: bool,
+    /// Repeats the schedule of another run.
+    pub(crate) seed: Option<u64>,
+    pub(crate) clients: Option<usize>,
+    pub(crate) phases: Option<String>,
+}
+
 /// Runs the campaign and the simulation, records their results, and fails if either fails.
 ///
 /// The short form uses an unoptimised build and skips faults that the machine does not support. The
 /// long form requires every fault.
-pub(crate) fn run_all(
-    root: &Path,
-    may_install: bool,
-    short: bool,
-    seed: Option<u64>,
-) -> Result<()> {
+pub(crate) fn run_all(root: &Path, may_install: bool, run: &Run) -> Result<()> {
+    let short = run.short;
     let interrupt = Interrupt::listen()?;
-    servers::ensure_programs(&[Server::Postgres, Server::Redis], may_install)?;
+    let needed = [Server::Postgres, Server::Redis, Server::Nats];
+    servers::ensure_programs(&needed, may_install)?;
     servers::ensure_package("libfaketime", has_libfaketime, may_install);
     servers::ensure_program("mkfs.ext4", "e2fsprogs", may_install);
 
@@ -52,7 +58,7 @@ pub(crate) fn run_all(
     fs::create_dir_all(&place)?;
 
     let started = now();
-    let mut campaign = command(root, &programs, fresh(&place.join("run"))?, short, seed);
+    let mut campaign = command(root, &programs, fresh(&place.join("run"))?, run);
     let mut simulation = Command::new(programs.join("semel-simulation"));
     simulation
         .current_dir(root)
@@ -63,7 +69,7 @@ pub(crate) fn run_all(
     }
 
     // Run both even if the first fails: the second may show the cause.
-    let called = called("cargo xtask campaign", short);
+    let called = called("cargo xtask campaign", run);
     let broken = part(root, "campaign", &called, &mut campaign, &place, &interrupt)?;
     let simulated = part(
         root,
@@ -84,12 +90,8 @@ pub(crate) fn run_all(
 
 /// Runs the campaign against a PostgreSQL cluster with failover, records its result, and fails if it
 /// fails.
-pub(crate) fn run_cluster(
-    root: &Path,
-    may_install: bool,
-    short: bool,
-    seed: Option<u64>,
-) -> Result<()> {
+pub(crate) fn run_cluster(root: &Path, may_install: bool, run: &Run) -> Result<()> {
+    let short = run.short;
     let interrupt = Interrupt::listen()?;
     servers::ensure_programs(&[Server::Postgres, Server::Redis], may_install)?;
     servers::ensure_package("libfaketime", has_libfaketime, may_install);
@@ -103,9 +105,9 @@ pub(crate) fn run_cluster(
     let programs = target.join(if short { "debug" } else { DIST });
     let place = target.join("campaign");
     fs::create_dir_all(&place)?;
-    let mut campaign = command(root, &programs, fresh(&place.join("cluster"))?, short, seed);
+    let mut campaign = command(root, &programs, fresh(&place.join("cluster"))?, run);
     campaign.arg("--cluster").envs(patroni.environment());
-    let called = called("cargo xtask campaign --cluster", short);
+    let called = called("cargo xtask campaign --cluster", run);
     if !part(root, "cluster", &called, &mut campaign, &place, &interrupt)? {
         bail!("the campaign against a cluster failed, or does not count: see above");
     }
@@ -113,7 +115,7 @@ pub(crate) fn run_cluster(
 }
 
 /// The campaign, which keeps its files in a directory.
-fn command(root: &Path, programs: &Path, keep: &Path, short: bool, seed: Option<u64>) -> Command {
+fn command(root: &Path, programs: &Path, keep: &Path, run: &Run) -> Command {
     let mut campaign = Command::new(programs.join("semel-campaign"));
     campaign
         .current_dir(root)
@@ -123,19 +125,34 @@ fn command(root: &Path, programs: &Path, keep: &Path, short: bool, seed: Option<
         .arg(programs.join("payments"))
         .arg("--keep")
         .arg(keep);
-    if short {
+    if run.short {
         campaign.args(["--short", "--allow-skips"]);
     }
-    if let Some(seed) = seed {
+    if let Some(seed) = run.seed {
         campaign.arg("--seed").arg(seed.to_string());
+    }
+    if let Some(clients) = run.clients {
+        campaign.arg("--clients").arg(clients.to_string());
+    }
+    if let Some(phases) = &run.phases {
+        campaign.args(["--phases", phases]);
     }
     campaign
 }
 
 /// The command line as the evidence names it.
-fn called(command: &str, short: bool) -> String {
-    let form = if short { " --short" } else { "" };
-    format!("{command}{form}")
+fn called(command: &str, run: &Run) -> String {
+    let form = if run.short { " --short" } else { "" };
+    let clients = run.clients.map(|clients| format!(" --clients {clients}"));
+    let phases = run
+        .phases
+        .as_ref()
+        .map(|phases| format!(" --phases {phases}"));
+    format!(
+        "{command}{form}{}{}",
+        clients.unwrap_or_default(),
+        phases.unwrap_or_default()
+    )
 }
 
 /// The short form uses the features of the tests, which are built anyway.

@@ -46,6 +46,12 @@ enum Task {
         /// Repeat the schedule of another run
         #[arg(long)]
         seed: Option<u64>,
+        /// How many clients, instead of the usual number
+        #[arg(long)]
+        clients: Option<usize>,
+        /// Only these phases, separated by commas
+        #[arg(long)]
+        phases: Option<String>,
         /// Do not install packages: report what is missing
         #[arg(long)]
         no_install: bool,
@@ -104,6 +110,8 @@ fn perform(task: Task) -> Result<()> {
             short,
             cluster,
             seed,
+            clients,
+            phases,
             no_install,
         } => {
             let run = if cluster {
@@ -111,7 +119,16 @@ fn perform(task: Task) -> Result<()> {
             } else {
                 campaign::run_all
             };
-            run(&root, !no_install, short, seed)
+            run(
+                &root,
+                !no_install,
+                &campaign::Run {
+                    short,
+                    seed,
+                    clients,
+                    phases,
+                },
+            )
         }
         Task::Mutants {
             campaign,

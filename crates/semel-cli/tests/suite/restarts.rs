@@ -150,6 +150,9 @@ struct LoadState {
     gateways: Vec<(SocketAddr, AtomicBool)>,
     answers: AtomicUsize,
     failures: Mutex<Vec<String>>,
+    /// Connections that the kernel reset before the gateway had them: see `docs/gateway.md`.
+    resets: AtomicUsize,
+    balancing: Balancing,
     ended: AtomicBool,
 }
 
@@ -163,6 +166,8 @@ impl Load {
                 .collect(),
             answers: AtomicUsize::new(0),
             failures: Mutex::default(),
+            resets: AtomicUsize::new(0),
+            balancing,
             ended: AtomicBool::new(false),
         });
         let mut clients = JoinSet::new();
@@ -204,6 +209,8 @@ impl Load {
         }
         let failures = self.state.failures.lock().unwrap();
         assert!(failures.is_empty(), "{}: {failures:#?}", failures.len());
+        let resets = self.state.resets.load(Ordering::SeqCst);
+        assert!(resets <= GATEWAYS, "{resets} connections were reset");
         let answers = self.state.answers.load(Ordering::SeqCst);
         let executions = app.executions.lock().unwrap();
         assert_eq!(executions.len(), answers);
@@ -239,6 +246,7 @@ impl LoadState {
             next.tick().await;
             number += 1;
             let key = format!("client-{client}-payment-{number}");
+            let is_new = kept.is_none();
             let paid = async {
                 let mut connection = match kept.take() {
                     Some(connection) => connection,
@@ -252,6 +260,14 @@ impl LoadState {
                 Ok(Ok((answer, connection))) if answer.status() == 201 => {
                     self.answers.fetch_add(1, Ordering::SeqCst);
                     kept = connection.filter(|_| client.is_multiple_of(2));
+                }
+                // Its payment is not executed, or the executions are more than the answers.
+                Ok(Err(error))
+                    if is_new
+                        && error.kind() == std::io::ErrorKind::ConnectionReset
+                        && self.balancing == Balancing::Kernel =>
+                {
+                    self.resets.fetch_add(1, Ordering::SeqCst);
                 }
                 other => {
                     let failure = match other {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -18,6 +18,8 @@ const RETRY_TIMEOUT_S: u64 = 3;
 const START_TIMEOUT_S: u64 = 10;
 /// Small, so that the files of a test stay small.
 const MAX_WAL_SIZE: &str = "256MB";
+/// What a node that was killed under load finds at the next leader when it comes back.
+const WAL_KEEP_SIZE: &str = "2GB";
 pub(super) const POSTGRES_PORT: u16 = 5432;
 const REST_PORT: u16 = 8008;
 pub(super) const ETCD_PORT: u16 = 2379;
@@ -30,6 +32,13 @@ pub(super) struct Member {
     pub(super) state: String,
 }
 
+/// The files of the nodes' certificate and its key.
+#[derive(Clone, Debug)]
+pub(super) struct Tls {
+    pub(super) certificate: PathBuf,
+    pub(super) key: PathBuf,
+}
+
 /// The configuration of a node. JSON is YAML.
 pub(super) fn configuration(
     name: &str,
@@ -38,8 +47,17 @@ pub(super) fn configuration(
     programs: &Path,
     directory: &Path,
     data: &Path,
+    tls: Option<&Tls>,
 ) -> Value {
     let user = json!({ "username": "postgres" });
+    let mut parameters = json!({ "unix_socket_directories": directory });
+    if let Some(tls) = tls {
+        parameters["ssl"] = "on".into();
+        parameters["ssl_cert_file"] = json!(tls.certificate);
+        parameters["ssl_key_file"] = json!(tls.key);
+    }
+    // Where there is a certificate, other machines need TLS; Patroni and standbys use it by themselves.
+    let host = if tls.is_some() { "hostssl" } else { "host" };
     json!({
         "scope": "semel",
         "name": name,
@@ -55,17 +73,21 @@ pub(super) fn configuration(
                 "retry_timeout": RETRY_TIMEOUT_S,
                 "primary_start_timeout": START_TIMEOUT_S,
                 "failsafe_mode": false,
-                "synchronous_mode": true,
+                "synchronous_mode": "quorum",
                 "synchronous_mode_strict": true,
                 "postgresql": {
                     "use_pg_rewind": true,
                     "remove_data_directory_on_rewind_failure": true,
                     "remove_data_directory_on_diverged_timelines": true,
-                    "parameters": { "max_connections": 200, "max_wal_size": MAX_WAL_SIZE },
+                    "parameters": {
+                        "max_connections": 200,
+                        "max_wal_size": MAX_WAL_SIZE,
+                        "wal_keep_size": WAL_KEEP_SIZE,
+                    },
                     "pg_hba": [
                         "local all all trust",
-                        "host all all all trust",
-                        "host replication all all trust",
+                        format!("{host} all all all trust"),
+                        format!("{host} replication all all trust"),
                     ],
                 },
             },
@@ -77,7 +99,7 @@ pub(super) fn configuration(
             "bin_dir": programs,
             "data_dir": data,
             "pgpass": directory.join("pgpass"),
-            "parameters": { "unix_socket_directories": directory },
+            "parameters": parameters,
             "authentication": { "superuser": user, "replication": user, "rewind": user },
         },
     })

@@ -10,7 +10,7 @@ use std::sync::Mutex;
 
 use tokio::time::{Instant, sleep};
 
-use super::network::Network;
+use super::network::{Host, Network};
 use super::{ANSWER, Cluster, ETCD, NODES, Node, Options, PATIENCE, POLL, VARIABLE};
 use super::{log_path, patroni};
 use crate::postgres_server::{User, find_programs, unprivileged_user};
@@ -23,6 +23,8 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("etcd", "etcd-server"),
     ("setpriv", "util-linux"),
 ];
+/// The hosts of the nodes.
+const HOSTS: [Host; NODES] = [1, 2, 3];
 /// Where etcd keeps its data, if it exists: it is never crashed, and a busy disk would make it slow.
 const MEMORY: &str = "/dev/shm";
 /// Starts Patroni with libfaketime.
@@ -101,10 +103,15 @@ impl Cluster {
         }
         let mut directories = vec![directory.path(), etcd_data.path()];
         directories.extend(disks.iter().flatten().map(SmallDisk::home));
-        let network = Network::create(&[1, 2, 3, ETCD], &directories)?;
+        let hosts = [&HOSTS[..], &[ETCD]].concat();
+        let network = Network::create(&hosts, &directories)?;
+        let tls = options
+            .tls
+            .then(|| create_certificate(&network, directory.path(), &user))
+            .transpose()?;
         let etcd = start_etcd(&network, etcd_data.path(), &logs)?;
         let mut nodes = Vec::new();
-        for (host, disk) in (1..).zip(disks) {
+        for (host, disk) in HOSTS.into_iter().zip(disks) {
             let name = format!("node{host}");
             let home = directory.path().join(&name);
             fs::create_dir(&home)?;
@@ -118,7 +125,8 @@ impl Cluster {
                 .join("data");
             let configuration = directory.path().join(format!("{name}.yml"));
             let (own, etcd) = (network.address(host), network.address(ETCD));
-            let content = patroni::configuration(&name, own, etcd, programs, &home, &data);
+            let content =
+                patroni::configuration(&name, own, etcd, programs, &home, &data, tls.as_ref());
             fs::write(&configuration, content.to_string())?;
             nodes.push(Node {
                 name,
@@ -138,6 +146,7 @@ impl Cluster {
             python,
             user,
             logs,
+            certificate: tls.map(|tls| tls.certificate),
             _etcd_data: etcd_data,
             _directory: directory,
         })
@@ -184,6 +193,29 @@ impl Cluster {
         let log = log_file(&self.logs, name).unwrap();
         state.patroni = Some(spawn(&mut command, log).unwrap());
     }
+}
+
+/// One certificate for the addresses of all nodes, which PostgreSQL's user can read.
+fn create_certificate(
+    network: &Network,
+    directory: &Path,
+    user: &User,
+) -> io::Result<patroni::Tls> {
+    let addresses: Vec<String> = HOSTS
+        .iter()
+        .map(|host| network.address(*host).to_string())
+        .collect();
+    let certified = rcgen::generate_simple_self_signed(addresses).map_err(io::Error::other)?;
+    let tls = patroni::Tls {
+        certificate: directory.join("certificate.pem"),
+        key: directory.join("key.pem"),
+    };
+    fs::write(&tls.certificate, certified.cert.pem())?;
+    fs::write(&tls.key, certified.signing_key.serialize_pem())?;
+    // PostgreSQL refuses a key that others can read.
+    fs::set_permissions(&tls.key, Permissions::from_mode(0o600))?;
+    chown(&tls.key, Some(user.id), Some(user.group))?;
+    Ok(tls)
 }
 
 fn start_etcd(network: &Network, data: &Path, logs: &Path) -> io::Result<Child> {

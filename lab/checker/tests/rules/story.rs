@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use semel_campaign_checker::history::{
-    Call, Decision, Execution, Fault, Line, Operation, Outcome, Peek, Run, Sent,
+    Call, Decision, Execution, Fault, Line, Operation, Outcome, Peek, Run, Sent, Transport,
 };
 use semel_campaign_checker::{Error, Report, Rule, check};
 use serde_json::{Value, json};
@@ -58,6 +58,7 @@ pub(crate) fn call(op: u64, began_ms: u64, outcome: Outcome) -> Call {
         ended_ms: began_ms + 5,
         phase: format!("phase-{}", began_ms / 10_000),
         gateway: "a".into(),
+        transport: Transport::Plain,
         sent: Sent::Same,
         outcome,
         status: None,

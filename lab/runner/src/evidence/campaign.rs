@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::text::{Table, count, counts, humanize, list, members, plain, text_of};
 
 /// What each rule of the checker means, in its order.
-const RULES: [(&str, &str); 12] = [
+const RULES: [(&str, &str); 15] = [
     (
         "duplicate_effects",
         "the provider was called more often for a payment than it was requested",
@@ -29,6 +29,10 @@ const RULES: [(&str, &str); 12] = [
         "a client got the answer of another client",
     ),
     (
+        "erased_answers",
+        "an answer was given although an operator had erased it",
+    ),
+    (
         "stuck_keys",
         "an operation has no final answer after all faults were over",
     ),
@@ -47,6 +51,14 @@ const RULES: [(&str, &str); 12] = [
     (
         "needless_decisions",
         "an operator had to decide what the application could have answered",
+    ),
+    (
+        "lost_messages",
+        "a message whose transaction was committed had no effect",
+    ),
+    (
+        "wrong_messages",
+        "a message had its effect twice, or its transaction was rolled back",
     ),
     ("crashes", "a process exited although its disk was not full"),
     (

@@ -16,7 +16,7 @@ pub(super) fn section(content: &Value) -> String {
         text,
         "The same gateways, worker, application, clients and checker over three PostgreSQL servers \
          with Patroni and etcd, each in a network namespace of its own, with \
-         `synchronous_mode_strict`. The leader is switched over, killed, frozen for longer than its \
+         `synchronous_mode: quorum`, strict. The leader is switched over, killed, frozen for longer than its \
          claim lasts and thawed, and cut off (from everything, from etcd, from etcd and its \
          standbys, and in one direction only); standbys are lost, the leader's disk is full, and a \
          node whose clock is off becomes the leader. `cargo xtask campaign --cluster --seed {}` \
