@@ -8,6 +8,7 @@
 mod any;
 mod error;
 mod listing;
+mod recent_keys;
 mod reply;
 mod request;
 
@@ -20,6 +21,7 @@ use bytes::Bytes;
 pub use any::AnyStore;
 pub use error::{Error, Result, Source};
 pub use listing::{MAX_WALK, Page, Query, Summary};
+pub use recent_keys::RecentKeys;
 pub use reply::Reply;
 pub use request::{Request, Store, Verb};
 

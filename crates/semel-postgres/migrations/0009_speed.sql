@@ -2,8 +2,8 @@
 -- statement that writes: for a lone request they took more time than the write.
 
 -- What no row may break: only a completed record has a response, and only a tombstone can be purged. The
--- store compares the other columns with the status whenever it reads a record, and acts on none where
--- they do not match.
+-- store refuses a record that lacks what its status needs, and the functions below refuse arguments that
+-- would make one.
 ALTER TABLE semel.operations
     DROP CONSTRAINT operations_state,
     ADD CONSTRAINT operations_state CHECK (
@@ -41,6 +41,10 @@ DECLARE
     late boolean;
     found_record semel.operations;
 BEGIN
+    IF $3 IS NULL OR $4 IS NULL OR $6 IS NULL OR ($7 IS NULL) <> ($8 IS NULL) THEN
+        RAISE 'semel: an outcome has a status, headers and a schema version, and a resource has a type and an id'
+            USING ERRCODE = 'SEM02';
+    END IF;
     PERFORM semel.commit_durably();
     UPDATE semel.operations AS o
     SET status = 'completed', response_status = $3, response_headers = $4, response_body = $5,
@@ -84,6 +88,9 @@ DECLARE
     -- Not now(), which is when the transaction began.
     at bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
 BEGIN
+    IF $3 IS NULL OR $4 IS NULL THEN
+        RAISE 'semel: a recovery point has a name and data' USING ERRCODE = 'SEM02';
+    END IF;
     PERFORM semel.commit_durably();
     UPDATE semel.operations AS o
     SET recovery_point = $3, recovery_data = $4, updated_at = at

@@ -213,8 +213,12 @@ impl Connector {
     /// Whether a connection is to be used again: it is open, and no other connection of its age found
     /// the server silent, unfit or replaced.
     pub(crate) fn is_usable(&self, session: &Session) -> bool {
-        !session.client.is_closed()
-            && session.health.generation == self.generation.load(Ordering::SeqCst)
+        !session.client.is_closed() && self.is_current(&session.health)
+    }
+
+    /// Whether no other connection of the same age found the server silent, unfit or replaced.
+    pub(crate) fn is_current(&self, health: &Health) -> bool {
+        health.generation == self.generation.load(Ordering::SeqCst)
     }
 
     /// Has this connection, and all others of its age, opened again, beginning with another host.
@@ -228,6 +232,12 @@ impl Connector {
         if next.is_ok() {
             self.first.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Has all connections opened again, whatever their age.
+    pub(crate) fn retire_all(&self) {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        self.first.fetch_add(1, Ordering::Relaxed);
     }
 
     /// All addresses of all hosts, at least one. A name may stand for several servers, each with a
@@ -294,6 +304,12 @@ impl Connector {
             .is_some_and(|known| !known.is(&address, &timeline));
         if is_another {
             tracing::warn!(%address, %timeline, "another PostgreSQL server leads");
+        }
+        // Only a promotion begins a timeline; one leader may be reached by several addresses.
+        if leader
+            .as_ref()
+            .is_some_and(|known| *known.timeline != *timeline)
+        {
             self.generation.fetch_add(1, Ordering::SeqCst);
         }
         if is_another || leader.is_none() {
@@ -305,7 +321,12 @@ impl Connector {
     /// A connection with all statements prepared.
     pub(crate) async fn session(&self) -> Result<Session, Failure> {
         let link = self.connect().await?;
-        self.set_up(link).await
+        let session = self.set_up(link).await;
+        if session.is_err() {
+            // A former leader accepts connections, and cannot commit.
+            self.first.fetch_add(1, Ordering::Relaxed);
+        }
+        session
     }
 
     /// Sets up a connection, and prepares the statements.

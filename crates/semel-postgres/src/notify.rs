@@ -11,7 +11,7 @@ use std::time::Duration;
 use semel_core::OperationId;
 use semel_core::store::{AttemptEnded, ErasureEpoch};
 use tokio::sync::{Notify, mpsc};
-use tokio::time::{sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use uuid::Uuid;
 
 use crate::connection::{Connector, Link, Shared};
@@ -176,7 +176,7 @@ impl Listening {
         };
         if let Some(unfit) = unfit {
             tracing::error!("{}: {unfit}", connector.address);
-            connector.retire(&self.link.health);
+            connector.retire_all();
             return Err(Failure::Broken(None));
         }
         Ok(())
@@ -184,13 +184,20 @@ impl Listening {
 
     /// Receives notifications until the connection breaks.
     async fn receive(mut self, connector: &Connector, hub: &NotifyHub) {
+        // Not a time since the last notification: on a busy server there is always one.
+        let mut checks = interval(CHECK_EVERY);
+        checks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        checks.tick().await;
         loop {
-            match timeout(CHECK_EVERY, self.payloads.recv()).await {
-                Ok(Some(payload)) => hub.receive(&payload),
-                Ok(None) => return,
-                Err(_) => {
+            tokio::select! {
+                payload = self.payloads.recv() => match payload {
+                    Some(payload) => hub.receive(&payload),
+                    None => return,
+                },
+                _ = checks.tick() => {
                     let checked = timeout(CHECK_EVERY, self.check(connector, hub)).await;
-                    if !matches!(checked, Ok(Ok(()))) {
+                    // Other connections may have found another leader, which notifies elsewhere.
+                    if !matches!(checked, Ok(Ok(()))) || !connector.is_current(&self.link.health) {
                         return;
                     }
                 }

@@ -7,6 +7,7 @@
 mod columns;
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use semel_core::identity::IdentityHash;
 use semel_core::store::Result;
@@ -39,7 +40,7 @@ const LOCKED_TRIES: u32 = 12;
 /// A request that waits for its answer.
 pub(crate) struct Reservation {
     pub(crate) hash: IdentityHash,
-    pub(crate) request: Reserve,
+    pub(crate) request: Arc<Reserve>,
     pub(crate) reply: oneshot::Sender<Result<Decision>>,
     pub(crate) tries: u32,
 }
@@ -91,6 +92,47 @@ impl Workload for Reservations {
 
     fn refuse(call: Reservation, reason: &str) {
         let _ = call.reply.send(Err(unavailable(reason, None)));
+    }
+}
+
+/// The workload of the worker that reads the records of keys seen lately: a retry does not wait for the
+/// commits of new keys. It drops a call that is not decided by that, and the caller reserves.
+pub(crate) struct Lookups;
+
+impl Workload for Lookups {
+    type Call = Reservation;
+
+    /// As for reservations.
+    const MAX_BATCH: usize = Reservations::MAX_BATCH;
+
+    fn batch(waiting: &mut Vec<Reservation>) -> Vec<Reservation> {
+        std::mem::take(waiting)
+    }
+
+    async fn perform(
+        session: &mut Session,
+        time: &Time,
+        batch: &mut Vec<Reservation>,
+    ) -> std::result::Result<(), Failure> {
+        let answers = read_existing(session, time, batch).await?;
+        for (call, answer) in batch.drain(..).zip(answers) {
+            if let Some(Answer::Decided(decision)) = answer {
+                // The caller may have been dropped.
+                let _ = call.reply.send(Ok(decision));
+            }
+        }
+        Ok(())
+    }
+
+    fn tries(call: &mut Reservation) -> &mut u32 {
+        &mut call.tries
+    }
+
+    /// Nothing was written: another connection may answer.
+    fn fail(_: Reservation, _: Failure) {}
+
+    fn refuse(call: Reservation, reason: &str) {
+        Reservations::refuse(call, reason);
     }
 }
 

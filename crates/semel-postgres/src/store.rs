@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use semel_core::identity::IdentityHash;
-use semel_core::store::Result;
+use semel_core::store::{RecentKeys, Result};
 use semel_core::transition::{Decision, Held, Reserve};
 use semel_core::{Error, Fence, Identity};
 use tokio::sync::oneshot;
@@ -16,7 +16,7 @@ use crate::error::unavailable;
 use crate::holder::{HolderWrite, HolderWrites, Verb};
 use crate::notify::{self, Listening, NotifyHub};
 use crate::queue::{Queue, Refused};
-use crate::reserve::{Reservation, Reservations};
+use crate::reserve::{Lookups, Reservation, Reservations};
 use crate::time::Time;
 use crate::{Options, migrate};
 
@@ -27,7 +27,10 @@ const WORKERS: usize = 2;
 
 /// What all clones of a store share.
 pub(crate) struct Inner {
+    /// Retries, most of which change nothing.
+    lookups: Arc<Queue<Reservation>>,
     reservations: Arc<Queue<Reservation>>,
+    recent: RecentKeys,
     holder_writes: Arc<Queue<HolderWrite>>,
     /// Lookups, verdicts and erasures: one row each.
     pub(crate) command_queue: Arc<Queue<Box<dyn QueuedCommand>>>,
@@ -83,7 +86,9 @@ impl Inner {
         migrate::migrate(&connector.address, &mut first.client).await?;
         let first = connector.set_up(first).await.map_err(opening)?;
         let inner = Self {
+            lookups: Arc::new(Queue::new(Lookups::MAX_BATCH)),
             reservations: Arc::new(Queue::new(Reservations::MAX_BATCH)),
+            recent: RecentKeys::default(),
             holder_writes: Arc::new(Queue::new(HolderWrites::MAX_BATCH)),
             command_queue: Arc::new(Queue::new(Commands::MAX_BATCH)),
             batch_queue: Arc::new(Queue::new(Commands::MAX_BATCH)),
@@ -108,6 +113,7 @@ impl Inner {
             inner.spawn_worker::<Reservations>(&connector, &inner.reservations, nth, first.take());
             inner.spawn_worker::<HolderWrites>(&connector, &inner.holder_writes, nth, None);
         }
+        inner.spawn_worker::<Lookups>(&connector, &inner.lookups, 0, None);
         inner.spawn_worker::<Commands>(&connector, &inner.command_queue, 0, None);
         inner.spawn_worker::<Commands>(&connector, &inner.batch_queue, 0, None);
         Ok(inner)
@@ -129,17 +135,30 @@ impl Inner {
         spawn_local(worker.run(first));
     }
 
-    /// Asks to execute, on one of the connections for reservations.
+    /// Asks to execute. A record that this process has seen lately is read first: most retries need
+    /// no more.
     pub(crate) async fn reserve(&self, request: Reserve) -> Result<Decision> {
-        let (reply, answer) = oneshot::channel();
-        let reservation = Reservation {
-            hash: (self.identity_hash)(&request.identity),
-            request,
-            reply,
-            tries: 0,
+        let hash = (self.identity_hash)(&request.identity);
+        let request = Arc::new(request);
+        let ask = async |queue: &Queue<Reservation>| {
+            let (reply, answer) = oneshot::channel();
+            queue.push(Reservation {
+                hash,
+                request: Arc::clone(&request),
+                reply,
+                tries: 0,
+            })?;
+            Ok(answer.await)
         };
-        self.reservations.push(reservation).map_err(refused)?;
-        answer.await.unwrap_or_else(|_| Err(unsettled()))
+        if self.recent.may_know(hash)
+            && let Ok(Ok(answer)) = ask(&self.lookups).await
+        {
+            return answer;
+        }
+        let answer = ask(&self.reservations).await.map_err(refused)?;
+        let decision = answer.unwrap_or_else(|_| Err(unsettled()))?;
+        self.recent.note(hash);
+        Ok(decision)
     }
 
     pub(crate) async fn write(&self, fence: Fence, verb: Verb) -> Result<Held> {
@@ -168,6 +187,7 @@ impl Inner {
 /// Lets the workers finish the accepted calls, and end.
 impl Drop for Inner {
     fn drop(&mut self) {
+        self.lookups.close();
         self.reservations.close();
         self.holder_writes.close();
         self.command_queue.close();

@@ -42,7 +42,6 @@ mod outbox;
 mod queries;
 mod queue;
 mod reader;
-mod recent_keys;
 mod reserve;
 mod row;
 mod same_file;

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU64;
 use std::thread::{self, JoinHandle};
 
 use semel_core::identity::IdentityHash;
-use semel_core::store::Result;
+use semel_core::store::{RecentKeys, Result};
 use semel_core::transition::{Decision, Reserve};
 use semel_core::{Clock, Identity};
 use tokio::sync::oneshot;
@@ -15,7 +15,6 @@ use crate::error::Error;
 use crate::inline_reader::InlineReader;
 use crate::queue::{Queue, Refused};
 use crate::reader::{DecideWithoutWrite, Lookup, QueuedLookup};
-use crate::recent_keys::RecentKeys;
 use crate::reserve::Reservation;
 use crate::same_file::SameFile;
 use crate::writer::{Call, Command, unsettled};
@@ -78,7 +77,7 @@ impl Inner {
             looks: Arc::new(Queue::new()),
             lists: Arc::new(Queue::new()),
             checkpoints: Arc::new(Checkpoints::new(options.busy_timeout)),
-            recent: RecentKeys::new(),
+            recent: RecentKeys::default(),
             inline: InlineReader::open(options)?,
             file: Arc::new(SameFile::new(&options.path)),
             clock: Arc::clone(&options.clock),

@@ -200,7 +200,7 @@ async fn gateway_starts_a_trace_without_a_valid_traceparent() {
     let quiet = bed.app.last_request().unwrap();
     stop(gateway).await;
 
-    let sent = |headers: &axum::http::HeaderMap| {
+    let sent = |headers: &http::HeaderMap| {
         let line = headers["traceparent"].to_str().unwrap().to_owned();
         let parts: Vec<_> = line.split('-').map(str::to_owned).collect();
         (parts[1].clone(), parts[2].clone(), parts[3].clone())

@@ -234,6 +234,48 @@ async fn the_transaction_of_an_application_waits_for_its_standby() {
     );
 }
 
+/// The check is made by another connection than the writes, and either may be the older one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_stops_replicating_is_refused_also_after_a_connection_broke() {
+    let Some(replicated) = Replicated::start().await else {
+        return;
+    };
+    let store = Postgres::open(&replicated.url).await.unwrap();
+    replicated.freeze_standby();
+    let breaking = tokio::spawn({
+        let store = store.clone();
+        async move { store.reserve(request("broken")).await }
+    });
+    replicated.wait_for_waiting_commit().await;
+    let terminate = "SELECT count(pg_terminate_backend(pid, 30000)) FROM pg_stat_activity
+        WHERE wait_event = 'SyncRep'";
+    assert_eq!(one::<i64>(&replicated.admin, terminate).await, 1);
+    replicated.thaw_standby();
+    breaking.await.unwrap().unwrap_err();
+    let mut keys = (0..).map(|nth| request(&format!("k-{nth}")));
+    let mut is_refused = async || store.reserve(keys.next().unwrap()).await.is_err();
+    let reopened = async { while is_refused().await {} };
+    timeout(PATIENCE, reopened).await.unwrap();
+
+    for sql in [
+        "ALTER SYSTEM RESET synchronous_standby_names",
+        "SELECT pg_reload_conf()",
+    ] {
+        replicated.admin.batch_execute(sql).await.unwrap();
+    }
+    let refused = async {
+        let mut in_a_row = 0;
+        // A new connection is refused at once; here it is those that were open.
+        while in_a_row < 20 {
+            in_a_row = if is_refused().await { in_a_row + 1 } else { 0 };
+            // sleeps because the store checks a real server in the background
+            sleep(POLL).await;
+        }
+    };
+    let refused = timeout(PATIENCE, refused).await;
+    refused.expect("the store refuses a server that does not replicate");
+}
+
 /// A pooler in front of a server.
 struct Pooler {
     process: Child,

@@ -205,6 +205,9 @@ async fn the_sql_function_is_fenced() {
         let record = shop.store.find(fence.id).await.unwrap().unwrap();
         assert_eq!(record.recovery, None);
     }
+    let without_data = "SELECT semel.advance($1, 1, 'charged', NULL)";
+    let error = client.query(without_data, &[&id]).await.unwrap_err();
+    assert_eq!(error.code().unwrap().code(), "SEM02", "{error:?}");
     // An application's role needs no rights on Semel's tables.
     let role = format!("semel_test_phases_{}", std::process::id());
     let set = format!("CREATE ROLE {role}; SET ROLE {role}");

@@ -145,6 +145,34 @@ async fn a_long_transaction_does_not_block_others() {
     assert_eq!(marked, Held::Fenced(Fenced { found }));
 }
 
+/// The retry of a key that this process has seen is answered by a read: nothing that holds up writes
+/// holds it up.
+#[tokio::test]
+async fn a_retry_is_answered_while_nothing_can_be_written() {
+    let Some(shop) = Shop::new().await else {
+        return;
+    };
+    let fence = granted(&shop.store, "done").await;
+    let completed = shop.store.complete(fence, completion("paid")).await;
+    assert_eq!(completed.unwrap(), Held::Applied);
+    // Opens the connection, which begins with a write of its own.
+    let decision = shop.store.reserve(request("done")).await.unwrap();
+    assert!(matches!(decision, Decision::Replay(_)), "{decision:?}");
+    let open = OpenTransaction::begin(Arc::clone(&shop.client))
+        .await
+        .unwrap();
+    let lock = "LOCK TABLE semel.operations IN SHARE MODE";
+    open.batch_execute(lock).await.unwrap();
+    let refused = shop.store.reserve(request("new")).await;
+    assert!(
+        matches!(refused, Err(Error::Unavailable { .. })),
+        "{refused:?}"
+    );
+    let decision = shop.store.reserve(request("done")).await.unwrap();
+    assert!(matches!(decision, Decision::Replay(_)), "{decision:?}");
+    open.batch_execute("COMMIT").await.unwrap();
+}
+
 #[tokio::test]
 async fn the_sql_function_is_fenced_and_idempotent() {
     let Some(shop) = Shop::new().await else {
@@ -172,6 +200,17 @@ async fn the_sql_function_is_fenced_and_idempotent() {
         let error = call(attempt, status, headers, b"").await.unwrap_err();
         assert_eq!(error.code().unwrap().code(), code, "{error:?}");
         assert_eq!(shop.status(fence).await, Status::InProgress);
+    }
+    // Nor does the function below it write a record that the store could not read.
+    for arguments in [
+        "201, ''::bytea, ''::bytea, NULL, NULL, NULL",
+        "201, NULL, ''::bytea, 0, NULL, NULL",
+        "NULL, ''::bytea, ''::bytea, 0, NULL, NULL",
+        "201, ''::bytea, ''::bytea, 0, 'payment', NULL",
+    ] {
+        let complete = format!("SELECT semel.complete($1, 1, {arguments})");
+        let error = client.query(&complete, &[&id]).await.unwrap_err();
+        assert_eq!(error.code().unwrap().code(), "SEM02", "{error:?}");
     }
     call(1, 201, headers, body).await.unwrap();
     // Repeating the same completion succeeds; a different one is refused.

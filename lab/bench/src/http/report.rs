@@ -80,28 +80,28 @@ pub(super) fn verdict(lines: &[Line], added: Option<&Added>) -> Kept {
         Target::new(
             "layer, replay: rate / plain axum",
             rate(LAYER_REPLAY, PLAIN),
-            Limit::AtLeast(0.8),
+            Limit::AtLeast(0.88),
         ),
-        Target::new("layer, replay: CPU / plain axum", cpu, Limit::AtMost(1.35)),
+        Target::new("layer, replay: CPU / plain axum", cpu, Limit::AtMost(1.2)),
         Target::new(
             "layer, replay from SQLite: rate / plain axum",
             rate(LAYER_REPLAY_SQLITE, PLAIN),
-            Limit::AtLeast(0.55),
+            Limit::AtLeast(0.6),
         ),
         Target::new(
             "gateway, pass-through: rate / nginx",
             rate(GATEWAY_PASS, NGINX),
-            Limit::AtLeast(0.8),
+            Limit::AtLeast(1.0),
         ),
         Target::new(
             "gateway, replay: rate / nginx",
             rate(GATEWAY_REPLAY, NGINX),
-            Limit::AtLeast(1.3),
+            Limit::AtLeast(1.8),
         ),
         Target::new(
             "gateway, new keys: rate / nginx",
             rate(GATEWAY_NEW, NGINX),
-            Limit::AtLeast(0.25),
+            Limit::AtLeast(0.35),
         ),
         Target::new(
             "layer, replay: added p50 in µs",

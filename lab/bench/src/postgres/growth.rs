@@ -234,7 +234,7 @@ fn targets(lines: &Lines, [small, large]: [u64; 2]) -> Vec<Target> {
             targets.push(Target::new(
                 format!("growth, {large}: {cost} / smallest"),
                 ratio,
-                Limit::AtMost(1.5),
+                Limit::AtMost(1.3),
             ));
         }
     }

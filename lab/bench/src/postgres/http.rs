@@ -100,17 +100,17 @@ fn targets(lines: &Lines) -> Vec<Target> {
         Target::new(
             "HTTP, new keys: rate / hand-written",
             rate(LAYER_NEW, HAND_NEW),
-            Limit::AtLeast(3.0),
+            Limit::AtLeast(4.0),
         ),
         Target::new(
             "HTTP, new keys: CPU / hand-written",
             lines.ratio(LAYER_NEW, HAND_NEW, Measurement::cpu),
-            Limit::AtMost(0.35),
+            Limit::AtMost(0.25),
         ),
         Target::new(
             "HTTP, replay: rate / hand-written",
             rate(LAYER_REPLAY, HAND_REPLAY),
-            Limit::AtLeast(5.0),
+            Limit::AtLeast(6.0),
         ),
     ]
 }

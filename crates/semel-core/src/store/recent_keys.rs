@@ -1,13 +1,12 @@
 //! The keys that this process has seen lately.
 //!
-//! Most requests have a new key: asking a reader first would only cost time, and they go to the
-//! writer at once. A retry mostly comes soon after its first attempt, through the same process: its
-//! key is found here, and a reader answers it without waiting for a commit. Only speed depends on
-//! this: the writer can answer everything.
+//! Most requests have a new key: to look for a record first would only cost time, and a store inserts
+//! at once. A retry mostly comes soon after its first attempt, through the same process: its key is
+//! found here, and the store reads before it writes. Only speed depends on this.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use semel_core::identity::IdentityHash;
+use crate::identity::IdentityHash;
 
 /// Slots, each for one key: half a mebibyte, and minutes of traffic.
 const SLOTS: usize = 64 * 1024;
@@ -16,20 +15,23 @@ const SLOTS: usize = 64 * 1024;
 /// again, and each of their retries would wait for the writer.
 const WAYS: usize = 4;
 
-/// The keys that this process has lately reserved or been asked about.
-pub(crate) struct RecentKeys {
+/// The keys that this process has lately reserved, so that a store reads their records before it writes.
+#[derive(Debug)]
+pub struct RecentKeys {
     slots: Box<[AtomicU64]>,
 }
 
-impl RecentKeys {
-    pub(crate) fn new() -> Self {
+impl Default for RecentKeys {
+    fn default() -> Self {
         Self {
             slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
         }
     }
+}
 
+impl RecentKeys {
     /// Notes that there is a record under this hash.
-    pub(crate) fn note(&self, hash: IdentityHash) {
+    pub fn note(&self, hash: IdentityHash) {
         let (slots, mark) = self.slots_of(hash);
         let holds = |wanted| {
             slots
@@ -43,7 +45,7 @@ impl RecentKeys {
     }
 
     /// Whether there may be a record under this hash.
-    pub(crate) fn may_know(&self, hash: IdentityHash) -> bool {
+    pub fn may_know(&self, hash: IdentityHash) -> bool {
         let (slots, mark) = self.slots_of(hash);
         slots
             .iter()
@@ -68,7 +70,7 @@ mod tests {
 
     #[test]
     fn a_noted_key_is_known_until_its_slots_are_taken() {
-        let recent = RecentKeys::new();
+        let recent = RecentKeys::default();
         // All in one set of slots, with different marks.
         let hash = |number: u8| {
             let mut hash = IdentityHash([7; 16]);
