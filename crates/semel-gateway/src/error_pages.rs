@@ -1,4 +1,5 @@
-//! `GET /.semel/errors/{code}`: the pages of `docs/errors`, to which the `type` of a problem points.
+//! `GET /.semel/errors/{code}`: the pages of `docs/errors`, to which the `type` of a problem points, and the page
+//! about retrying that each of them links.
 
 use std::fmt::Write as _;
 
@@ -63,10 +64,18 @@ static PAGES: [(&str, &str); 39] = pages! {
     upstream_unreachable
 };
 
+/// The name and the text of the page about retrying.
+const RETRY: (&str, &str) = ("retry", include_str!("../../../docs/retry.md"));
+
+/// All pages.
+fn pages() -> impl Iterator<Item = (&'static str, &'static str)> {
+    PAGES.into_iter().chain([RETRY])
+}
+
 /// Answers a request below [`ERROR_PATH`].
 pub(crate) fn answer(method: &Method, path: &str) -> Response<Bytes> {
     let code = path.strip_prefix(ERROR_PATH).unwrap_or_default();
-    let Some((code, page)) = PAGES.iter().find(|(known, _)| *known == code) else {
+    let Some((code, page)) = pages().find(|(known, _)| *known == code) else {
         return respond(
             StatusCode::NOT_FOUND,
             "text/plain",
@@ -99,16 +108,26 @@ fn respond(status: StatusCode, kind: &str, body: String) -> Response<Bytes> {
     response
 }
 
-/// A page as HTML: headings, tables and paragraphs are all that these pages have.
+/// A page as HTML: headings, tables, lists of one line each, code and paragraphs are all that these pages have.
 fn render(code: &str, page: &str) -> String {
     let mut html = format!(
         "<!doctype html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
          <title>{code}</title>\n"
     );
-    let mut in_table = false;
+    let (mut in_table, mut in_code) = (false, false);
     let lines = page.lines();
     for line in lines.filter(|line| !line.starts_with("|---") && *line != "| | |") {
+        if line.starts_with("```") {
+            in_code = !in_code;
+            html.push_str(if in_code { "<pre>\n" } else { "</pre>\n" });
+            continue;
+        }
+        if in_code {
+            html.push_str(&escape(line));
+            html.push('\n');
+            continue;
+        }
         let row = line.strip_prefix("| ").map(|row| row.trim_end_matches('|'));
         if row.is_some() != in_table {
             in_table = row.is_some();
@@ -124,6 +143,10 @@ fn render(code: &str, page: &str) -> String {
             writeln!(html, "<h1>{}</h1>", inline(title))
         } else if let Some(title) = line.strip_prefix("## ") {
             writeln!(html, "<h2>{}</h2>", inline(title))
+        } else if let Some(title) = line.strip_prefix("### ") {
+            writeln!(html, "<h3>{}</h3>", inline(title))
+        } else if let Some(item) = line.strip_prefix("- ") {
+            writeln!(html, "<li>{}</li>", inline(item))
         } else if line.is_empty() {
             Ok(())
         } else {
@@ -136,10 +159,7 @@ fn render(code: &str, page: &str) -> String {
 /// Text with code, emphasis and links. A link to another page of this directory stays a link, one to
 /// the rest of the documentation becomes its text.
 fn inline(text: &str) -> String {
-    let escaped = text
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;");
+    let escaped = escape(text);
     let mut html = String::new();
     for (place, part) in escaped.split('`').enumerate() {
         if place % 2 == 1 {
@@ -150,6 +170,12 @@ fn inline(text: &str) -> String {
     }
     let strong = alternate(&html, "**", "strong");
     links(&alternate(&strong, "*", "em"))
+}
+
+fn escape(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 /// Replaces pairs of `mark` by an element.
@@ -170,10 +196,12 @@ fn links(text: &str) -> String {
         && let Some((target, behind)) = after.split_once(')')
         && let Some((before, label)) = before.rsplit_once('[')
     {
-        let _ = match target
-            .strip_suffix(".md")
-            .filter(|page| !page.contains('/'))
-        {
+        // From `docs/errors` and from `docs`.
+        let page = target.strip_suffix(".md").map(|page| {
+            let page = page.strip_prefix("../").unwrap_or(page);
+            page.strip_prefix("errors/").unwrap_or(page)
+        });
+        let _ = match page.filter(|page| pages().any(|(known, _)| known == *page)) {
             Some(page) => write!(html, "{before}<a href=\"{page}\">{label}</a>"),
             None => write!(html, "{before}{label}"),
         };
@@ -205,14 +233,14 @@ mod tests {
     #[test]
     fn a_page_is_rendered_as_html() {
         let page = "# `a_code`\n\n| | |\n|---|---|\n| status | 409 |\n\n## What <it> means\n\
-                    **Not** *twice*. See [`other`](other_code.md), [docs](../http.md#x).\n";
+                    **Not** *twice*. See [`other`](request_invalid.md), [docs](../http.md#x).\n";
         let html = render("a_code", page);
         let body = html.split_once("<title>a_code</title>\n").unwrap().1;
         assert_eq!(
             body,
             "<h1><code>a_code</code></h1>\n<table>\n<tr><td>status</td><td>409</td></tr>\n</table>\n\
              <h2>What &lt;it&gt; means</h2>\n<p><strong>Not</strong> <em>twice</em>. See \
-             <a href=\"other_code\"><code>other</code></a>, docs.</p>\n"
+             <a href=\"request_invalid\"><code>other</code></a>, docs.</p>\n"
         );
     }
 
@@ -224,10 +252,32 @@ mod tests {
                 html.contains(&format!("<h1><code>{code}</code></h1>")),
                 "{html}"
             );
-            for mark in ["](", "**", "`", "\n#", "\n|"] {
-                assert!(!html.contains(mark), "{mark} in {html}");
+        }
+        for (code, page) in pages() {
+            let html = render(code, page);
+            // Code may look like markup.
+            let outside = html.split("<pre>").map(|part| part.rsplit("</pre>").next());
+            let text: String = outside.flatten().collect();
+            for mark in ["](", "**", "`", "\n#", "\n|", "\n- "] {
+                assert!(!text.contains(mark), "{mark} in {code}: {html}");
             }
         }
+    }
+
+    #[test]
+    fn every_page_links_the_page_about_retrying() {
+        for (code, page) in PAGES {
+            let html = render(code, page);
+            assert!(html.contains("<a href=\"retry\">"), "{code}");
+        }
+        let page = answer(&Method::GET, "/.semel/errors/retry");
+        assert_eq!(page.status(), StatusCode::OK);
+        let html = std::str::from_utf8(page.body()).unwrap();
+        assert!(
+            html.contains("<a href=\"idempotency_outcome_unknown\">"),
+            "{html}"
+        );
+        assert!(html.contains("<h1>How to retry</h1>"), "{html}");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Clients that retry, and sometimes misbehave.
 
 mod erasure;
+mod retries;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -153,15 +154,9 @@ impl Client {
         if concluded != Outcome::Ok && hammers {
             concluded = self.hammer(&operation, until).await;
         }
-        let mut pause = PAUSE;
-        for _ in 1..TRIES {
-            if concluded == Outcome::Ok || Instant::now() >= until {
-                break;
-            }
-            let more = pause * u32::try_from(self.random.below(100)).unwrap_or_default() / 200;
-            sleep(pause + more).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-            concluded = self.call(&operation, None, SendMode::Normal).await;
+        if concluded != Outcome::Ok && Instant::now() < until {
+            sleep(PAUSE).await;
+            concluded = self.retry(&operation, until).await;
         }
         if concluded != Outcome::Ok {
             return;
@@ -213,9 +208,8 @@ impl Client {
         index: OperationIndex,
         until: Instant,
     ) {
-        let mut pause = PAUSE;
         loop {
-            let concluded = self.call(operation, None, SendMode::Normal).await;
+            let concluded = self.retry(operation, until).await;
             if concluded == Outcome::Ok {
                 self.shared.operations.end(index);
                 return;
@@ -223,8 +217,7 @@ impl Client {
             if Instant::now() >= until {
                 return;
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            sleep(PAUSE).await;
         }
     }
 
@@ -252,6 +245,16 @@ impl Client {
         fault: Option<&str>,
         manner: SendMode,
     ) -> Outcome {
+        self.attempt(operation, fault, manner).await.outcome
+    }
+
+    /// One request of an operation.
+    async fn attempt(
+        &mut self,
+        operation: &Operation,
+        fault: Option<&str>,
+        manner: SendMode,
+    ) -> CallResult {
         let request = operation.request(fault, &mut self.random);
         let result = self.send(operation, &request, manner, Sent::Same).await;
         // Not before it is unknown or finished: a released reservation is forgotten, and the other
@@ -262,7 +265,7 @@ impl Client {
         {
             self.misuse(operation, "misuse_of_unknown").await;
         }
-        result.outcome
+        result
     }
 
     async fn misuse(&mut self, operation: &Operation, name: &str) {
@@ -350,8 +353,12 @@ impl Client {
             headers: Vec::new(),
             why: None,
         };
+        let mut received = None;
         match reply {
-            Reply::Answer(answer) => record_answer(&mut call, &answer),
+            Reply::Answer(answer) => {
+                record_answer(&mut call, &answer);
+                received = Some(answer);
+            }
             Reply::Refused => {
                 call.outcome = Outcome::Failed;
                 call.why = Some("refused".to_owned());
@@ -368,6 +375,7 @@ impl Client {
             status: call.status,
             code: call.code.clone(),
             id: call.body.as_deref().and_then(operation_id),
+            answer: received,
         };
         recorder.call(call);
         result

@@ -1,0 +1,228 @@
+//! One call from its first request to its end: which request is next, when, or why there is none.
+//!
+//! Without I/O: answers, time and random numbers come in, steps go out.
+
+use std::time::Duration;
+
+use http::HeaderMap;
+use semel_core::Timestamp;
+use url::Url;
+
+use crate::decision::{Answer, Poll, Verdict, decide, decide_poll};
+use crate::delay::http_date;
+use crate::error::{Error, GaveUp};
+use crate::profile::{Backoff, Profile};
+use crate::quota::Quota;
+use crate::request::Response;
+
+const KEY_EXPIRES: &str = "idempotency-key-expires";
+
+/// Which request is sent next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// The caller's request.
+    Request,
+    /// The operation's status.
+    StatusResource(Url),
+}
+
+/// What follows an answer.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Send the next request, after a delay if there is one.
+    Next(Option<Duration>),
+    /// The response ends the intent, as a result or as a typed error.
+    Finished(Response),
+    /// The call ends, and the intent stays open.
+    Ended(Error),
+}
+
+/// What a journal remembers of an intent that is not finished.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Note {
+    /// When the key expires, if a response said so.
+    pub(crate) expires_at: Option<Timestamp>,
+    /// Whether the outcome is unknown.
+    pub(crate) is_unknown: bool,
+    /// Of which operation.
+    pub(crate) operation_id: Option<String>,
+}
+
+/// The state of a call.
+#[derive(Debug)]
+pub(crate) struct Attempts<'a> {
+    profile: &'a Profile,
+    url: &'a Url,
+    /// The end of the call and of the key's lifetime, the earlier of both.
+    deadline: Timestamp,
+    delays: u32,
+    has_paid: bool,
+    last: Option<String>,
+    pub(crate) target: Target,
+    pub(crate) note: Note,
+}
+
+/// What kind of delay comes next.
+enum Pause {
+    /// After a failure: costs quota.
+    Failure,
+    /// The server asked for it.
+    Wait,
+    /// The outcome is unknown.
+    Slow,
+}
+
+impl<'a> Attempts<'a> {
+    pub(crate) fn new(profile: &'a Profile, url: &'a Url, deadline: Timestamp, note: Note) -> Self {
+        Self {
+            profile,
+            url,
+            deadline,
+            delays: 0,
+            has_paid: false,
+            last: None,
+            target: Target::Request,
+            note,
+        }
+    }
+
+    /// Why nothing may be sent at `now`, if so.
+    pub(crate) fn check_deadline(&self, now: Timestamp) -> Result<(), Error> {
+        if now < self.deadline {
+            Ok(())
+        } else {
+            Err(self.give_up(GaveUp::Deadline))
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Timestamp {
+        self.deadline
+    }
+
+    /// What follows the answer to the request of `target`.
+    pub(crate) fn advance(
+        &mut self,
+        answer: Answer,
+        now: Timestamp,
+        random: f64,
+        quota: &mut Quota,
+    ) -> Step {
+        self.last = Some(match &answer {
+            Answer::Response(response) => format!("status {}", response.status),
+            Answer::Nothing(why) => why.clone(),
+        });
+        let headers = match &answer {
+            Answer::Response(response) => response.headers.clone(),
+            Answer::Nothing(_) => HeaderMap::new(),
+        };
+        self.read_expiry(&headers);
+        let pause = match self.target {
+            Target::Request => match decide(self.profile, &answer) {
+                Verdict::Final
+                | Verdict::KeyReused
+                | Verdict::KeyExpired
+                | Verdict::ResponseNotStored => {
+                    quota.give_back(self.has_paid);
+                    return match answer {
+                        Answer::Response(response) => Step::Finished(response),
+                        Answer::Nothing(why) => Step::Ended(Error::Failed(why)),
+                    };
+                }
+                Verdict::Unknown { operation_id } => {
+                    self.note_unknown(operation_id);
+                    Pause::Slow
+                }
+                Verdict::Wait { status_resource } => {
+                    if let Some(url) = status_resource.and_then(|to| self.same_origin(&to)) {
+                        self.target = Target::StatusResource(url);
+                    }
+                    Pause::Wait
+                }
+                Verdict::Failure => Pause::Failure,
+            },
+            Target::StatusResource(_) => match decide_poll(&answer) {
+                Poll::InProgress => Pause::Wait,
+                Poll::Unknown { operation_id } => {
+                    self.note_unknown(operation_id);
+                    Pause::Slow
+                }
+                Poll::Over => {
+                    self.target = Target::Request;
+                    return Step::Next(None);
+                }
+                Poll::Failure => {
+                    self.target = Target::Request;
+                    Pause::Failure
+                }
+            },
+        };
+        self.pause(&pause, &headers, now, random, quota)
+    }
+
+    fn pause(
+        &mut self,
+        pause: &Pause,
+        headers: &HeaderMap,
+        now: Timestamp,
+        random: f64,
+        quota: &mut Quota,
+    ) -> Step {
+        let backoff: &Backoff = match pause {
+            Pause::Slow => &self.profile.slow,
+            Pause::Failure | Pause::Wait => &self.profile.backoff,
+        };
+        let asked = self.profile.retry_after.read(headers, now);
+        let delay = backoff
+            .delay(self.delays, random)
+            .max(asked.unwrap_or_default());
+        if now.saturating_add(delay) >= self.deadline {
+            return Step::Ended(self.give_up(GaveUp::Deadline));
+        }
+        if matches!(pause, Pause::Failure) {
+            if !quota.take(now) {
+                return Step::Ended(self.give_up(GaveUp::Quota));
+            }
+            self.has_paid = true;
+        }
+        self.delays += 1;
+        Step::Next(Some(delay))
+    }
+
+    fn read_expiry(&mut self, headers: &HeaderMap) {
+        let value = headers.get(KEY_EXPIRES).and_then(|date| date.to_str().ok());
+        if let Some(expires_at) = value.and_then(http_date) {
+            let earlier = self
+                .note
+                .expires_at
+                .map_or(expires_at, |at| at.min(expires_at));
+            self.note.expires_at = Some(earlier);
+            self.deadline = self.deadline.min(expires_at);
+        }
+    }
+
+    fn note_unknown(&mut self, operation_id: Option<String>) {
+        self.note.is_unknown = true;
+        if operation_id.is_some() {
+            self.note.operation_id = operation_id;
+        }
+    }
+
+    /// `Location` relative to the request, where the caller's credentials may go.
+    fn same_origin(&self, location: &str) -> Option<Url> {
+        let url = self.url.join(location).ok()?;
+        (url.origin() == self.url.origin()).then_some(url)
+    }
+
+    /// A call that ends without an answer about the operation leaves its outcome as it was.
+    fn give_up(&self, reason: GaveUp) -> Error {
+        if self.note.is_unknown {
+            return Error::Unknown {
+                operation_id: self.note.operation_id.clone(),
+            };
+        }
+        Error::GaveUp {
+            reason,
+            last: self.last.clone(),
+        }
+    }
+}

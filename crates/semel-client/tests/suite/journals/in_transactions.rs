@@ -1,0 +1,234 @@
+//! An intent that commits with the row that caused it, in the application's PostgreSQL.
+
+use std::time::Duration;
+
+use http::HeaderValue;
+use semel_client::journal::postgres::{SCHEMA, intend};
+use semel_client::{Error, Journal};
+use semel_testkit::database::Database;
+use tokio_postgres::{Config, NoTls};
+
+use super::client;
+use crate::world::{Scripted, payment, response};
+
+const BY_SQL: &str = "SELECT key FROM semel.intend('invoice-1', 'POST', 'http://api.example/payments', \
+                      '{\"Content-Type\": \"application/json\"}', '{\"amount\":1}')";
+
+async fn installed() -> Option<Database> {
+    let database = Database::new().await?;
+    database.client().await.batch_execute(SCHEMA).await.unwrap();
+    Some(database)
+}
+
+fn journal(database: &Database) -> Journal {
+    Journal::postgres(database.url.parse().unwrap(), NoTls)
+}
+
+#[tokio::test]
+async fn a_committed_intent_is_sent_with_its_stored_key() {
+    let Some(database) = installed().await else {
+        return;
+    };
+    let mut application = database.client().await;
+    let transaction = application.transaction().await.unwrap();
+    let stored: String = transaction.query_one(BY_SQL, &[]).await.unwrap().get(0);
+    transaction.commit().await.unwrap();
+
+    let transport = Scripted::new([response(201, "done")]);
+    let client = client(journal(&database), &transport);
+    // The client computes the same fingerprint as the function.
+    let response = client.call("invoice-1", payment()).await.unwrap();
+    assert_eq!(response.body, "done");
+    assert_eq!(transport.keys(), [format!("\"{stored}\"")]);
+    assert_eq!(
+        transport.sent.lock().unwrap()[0].headers["content-type"],
+        "application/json"
+    );
+    assert!(
+        client
+            .finish("invoice-1")
+            .await
+            .unwrap()
+            .unwrap()
+            .replayed_from_journal
+    );
+    assert_eq!(client.finish("invoice-2").await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn an_intent_that_was_rolled_back_is_not_sent() {
+    let Some(database) = installed().await else {
+        return;
+    };
+    let mut application = database.client().await;
+    let transaction = application.transaction().await.unwrap();
+    let lifetime = Duration::from_mins(1);
+    intend(&transaction, "invoice-1", &payment(), lifetime)
+        .await
+        .unwrap();
+    transaction.rollback().await.unwrap();
+    let transport = Scripted::new([response(201, "done")]);
+    assert_eq!(
+        client(journal(&database), &transport)
+            .resume()
+            .await
+            .unwrap()
+            .len(),
+        0
+    );
+    assert_eq!(transport.keys().len(), 0);
+}
+
+#[tokio::test]
+async fn another_request_under_a_known_intent_aborts_the_transaction() {
+    let Some(database) = installed().await else {
+        return;
+    };
+    let application = database.client().await;
+    application.query_one(BY_SQL, &[]).await.unwrap();
+    application.query_one(BY_SQL, &[]).await.unwrap();
+    let other = BY_SQL.replace("\"amount\":1", "\"amount\":2");
+    let refused = application.query_one(&other, &[]).await.unwrap_err();
+    assert_eq!(refused.code().unwrap().code(), "SEM03");
+}
+
+#[tokio::test]
+async fn credentials_of_an_intent_are_not_stored() {
+    let Some(database) = installed().await else {
+        return;
+    };
+    let mut application = database.client().await;
+    let transaction = application.transaction().await.unwrap();
+    let mut request = payment();
+    let credentials = HeaderValue::from_static("Bearer t0p");
+    request.headers.insert("authorization", credentials);
+    let lifetime = Duration::from_mins(1);
+    intend(&transaction, "invoice-1", &request, lifetime)
+        .await
+        .unwrap();
+    transaction.commit().await.unwrap();
+    let rows = "SELECT intents::text FROM semel.intents";
+    let row: String = application.query_one(rows, &[]).await.unwrap().get(0);
+    assert!(row.contains("authorization"), "{row}");
+    assert!(!row.contains("t0p"), "{row}");
+}
+
+/// The functions are the interface: an application cannot read other requests, or change keys.
+#[tokio::test]
+async fn a_role_needs_only_the_functions() {
+    let Some(database) = installed().await else {
+        return;
+    };
+    let owner = database.client().await;
+    let role = format!("app_{}", uuid::Uuid::new_v4().simple());
+    owner
+        .batch_execute(&format!(
+            "CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA semel TO {role}"
+        ))
+        .await
+        .unwrap();
+    let mut config: Config = database.url.parse().unwrap();
+    config.user(&role);
+    let (application, driver) = config.connect(NoTls).await.unwrap();
+    tokio::spawn(driver);
+    let denied = application.query_one(BY_SQL, &[]).await.unwrap_err();
+    assert_eq!(denied.code().unwrap().code(), "42501");
+    owner
+        .batch_execute(&format!(
+            "GRANT EXECUTE ON FUNCTION semel.intend, semel.find_intent, semel.note_intent, \
+             semel.finish_intent, semel.open_intents TO {role}"
+        ))
+        .await
+        .unwrap();
+    let transport = Scripted::new([response(201, "done")]);
+    let journal = Journal::postgres(config, NoTls);
+    client(journal, &transport)
+        .call("invoice-1", payment())
+        .await
+        .unwrap();
+    let denied = application
+        .query("TABLE semel.intents", &[])
+        .await
+        .unwrap_err();
+    assert_eq!(denied.code().unwrap().code(), "42501");
+    owner
+        .batch_execute(&format!("DROP OWNED BY {role}; DROP ROLE {role}"))
+        .await
+        .unwrap();
+}
+
+/// The store and the journal share a schema, whichever was first.
+#[tokio::test]
+async fn the_store_and_the_journal_live_in_one_database() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let application = database.client().await;
+    semel_postgres::Postgres::open(&database.url).await.unwrap();
+    application.batch_execute(SCHEMA).await.unwrap();
+    application.batch_execute(SCHEMA).await.unwrap();
+    semel_postgres::Postgres::open(&database.url).await.unwrap();
+    application.query_one(BY_SQL, &[]).await.unwrap();
+
+    let other = Database::new().await.unwrap();
+    let application = other.client().await;
+    application.batch_execute(SCHEMA).await.unwrap();
+    semel_postgres::Postgres::open(&other.url).await.unwrap();
+    application.query_one(BY_SQL, &[]).await.unwrap();
+}
+
+#[tokio::test]
+async fn nothing_is_sent_where_the_intent_cannot_be_stored() {
+    let Some(database) = Database::new().await else {
+        return;
+    };
+    let transport = Scripted::new([response(201, "done")]);
+    let refused = client(journal(&database), &transport)
+        .call("invoice-1", payment())
+        .await;
+    assert!(matches!(refused, Err(Error::Journal(_))), "{refused:?}");
+    assert_eq!(transport.keys().len(), 0);
+}
+
+/// A role that does not wait for the disk would lose the key that it sends.
+#[tokio::test]
+async fn a_session_without_durable_commits_waits_for_this_one() {
+    let Some(database) = installed().await else {
+        return;
+    };
+    let mut application = database.client().await;
+    application
+        .batch_execute("SET synchronous_commit = off")
+        .await
+        .unwrap();
+    let transaction = application.transaction().await.unwrap();
+    transaction.query_one(BY_SQL, &[]).await.unwrap();
+    let row = transaction
+        .query_one("SHOW synchronous_commit", &[])
+        .await
+        .unwrap();
+    assert_eq!(row.get::<_, &str>(0), "on");
+    transaction.rollback().await.unwrap();
+}
+
+/// A connection that ended, and a server that restarted, cost nothing.
+#[tokio::test]
+async fn a_closed_connection_is_replaced() {
+    let Some(database) = installed().await else {
+        return;
+    };
+    let transport = Scripted::new([response(201, "done")]);
+    let client = client(journal(&database), &transport);
+    client.call("invoice-1", payment()).await.unwrap();
+    let application = database.client().await;
+    application
+        .query(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+             WHERE datname = current_database() AND pid <> pg_backend_pid()",
+            &[],
+        )
+        .await
+        .unwrap();
+    client.call("invoice-2", payment()).await.unwrap();
+    assert_eq!(transport.keys().len(), 2);
+}

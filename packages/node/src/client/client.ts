@@ -1,0 +1,327 @@
+// The client: journal, requests, journal. The decisions are in `attempts`.
+
+import { setTimeout as sleepFor } from "node:timers/promises";
+
+import { Attempts, DEFAULT_QUOTA, Quota, type Note, type QuotaOptions } from "./attempts.js";
+import { decide } from "./decision.js";
+import {
+  CallError,
+  CredentialsMissing,
+  Failed,
+  GaveUp,
+  IntentConflict,
+  KeyExpired,
+  KeyReused,
+  ResponseNotStored,
+} from "./errors.js";
+import { CallResponse, exchange, readRequest } from "./exchange.js";
+import { MAX_INTENT_BYTES, type Entry, type Journal, type StoredResponse } from "./journal.js";
+import {
+  fingerprint,
+  header,
+  maskHeaders,
+  withoutHeaders,
+  type CompleteResponse,
+  type StoredRequest,
+} from "./messages.js";
+import { IETF, keyValue, type Profile } from "./profile.js";
+
+/** A credential in the journal would outlive its rotation, and could be read with the file. */
+export const SECRET_HEADERS: readonly string[] = [
+  "authorization",
+  "cookie",
+  "proxy-authorization",
+  "x-api-key",
+  "x-auth-token",
+];
+/** Headers that belong to a body. A request for a status has none. */
+const BODY_HEADERS = [
+  "content-type",
+  "content-length",
+  "content-encoding",
+  "transfer-encoding",
+  "expect",
+];
+
+/** How a client behaves. The defaults suit payments. */
+export interface ClientOptions {
+  readonly journal: Journal;
+  readonly profile?: Profile;
+  /** Headers of every request, such as credentials. They are not in the journal. */
+  readonly headers?: Record<string, string>;
+  /** How long a call may take; ten minutes. An open intent continues with the next call. */
+  readonly deadlineMs?: number;
+  /** How long one attempt may take; half a minute. */
+  readonly attemptTimeoutMs?: number;
+  /**
+   * How long a server is assumed to know a key, 24 hours; `Idempotency-Key-Expires` shortens it. After it
+   * nothing is sent, because it might execute again. Semel and Stripe keep keys for at least that long.
+   */
+  readonly keyLifetimeMs?: number;
+  readonly quota?: QuotaOptions;
+  /** The longest response that the journal keeps; 1 MiB. */
+  readonly maxResponseBytes?: number;
+  /** The longest request; 8 MiB. */
+  readonly maxRequestBytes?: number;
+  /** Request headers whose values the journal does not keep, besides those of `headers`. */
+  readonly secretHeaders?: readonly string[];
+  /** How a request is sent once. */
+  readonly fetch?: typeof fetch;
+  /** Milliseconds since the epoch: it is compared with what other processes stored. */
+  readonly clock?: () => number;
+  readonly sleep?: (ms: number) => Promise<unknown>;
+  /** From 0 to 1, for jitter. */
+  readonly random?: () => number;
+}
+
+/** What `resume` did with an open intent: its final response, or why there is none. */
+export interface Resumed {
+  readonly intent: string;
+  readonly response?: CallResponse;
+  readonly error?: CallError;
+}
+
+/** What `fetch` takes, and the intent. */
+export type IntentInit = RequestInit & { readonly intent?: string };
+
+interface Final {
+  readonly response: CompleteResponse;
+  readonly replayed: boolean;
+}
+
+interface Shared {
+  readonly fingerprint: string;
+  readonly final: Promise<Final>;
+}
+
+/** Makes requests happen once. */
+export class Client {
+  readonly journal: Journal;
+  readonly #options: Required<Omit<ClientOptions, "journal" | "quota" | "headers" | "secretHeaders">>;
+  readonly #headers: readonly (readonly [string, string])[];
+  readonly #secret: ReadonlySet<string>;
+  readonly #quota: Quota;
+  readonly #running = new Map<string, Shared>();
+
+  constructor(options: ClientOptions) {
+    this.journal = options.journal;
+    this.#headers = Object.entries(options.headers ?? {}).map(([name, value]) => [name.toLowerCase(), value]);
+    const secret = [...(options.secretHeaders ?? SECRET_HEADERS)].map((name) => name.toLowerCase());
+    this.#secret = new Set([...secret, ...this.#headers.map(([name]) => name)]);
+    this.#quota = new Quota(options.quota ?? DEFAULT_QUOTA);
+    this.#options = {
+      profile: options.profile ?? IETF,
+      deadlineMs: options.deadlineMs ?? 600_000,
+      attemptTimeoutMs: options.attemptTimeoutMs ?? 30_000,
+      keyLifetimeMs: options.keyLifetimeMs ?? 24 * 3600 * 1000,
+      maxResponseBytes: options.maxResponseBytes ?? 1024 * 1024,
+      maxRequestBytes: options.maxRequestBytes ?? 8 * 1024 * 1024,
+      fetch: options.fetch ?? ((input, init) => fetch(input, init)),
+      clock: options.clock ?? Date.now,
+      sleep: options.sleep ?? ((ms) => sleepFor(ms)),
+      random: options.random ?? Math.random,
+    };
+  }
+
+  /**
+   * The one response of an intent: the caller's own name for something that should happen once, such as
+   * "invoice-7781". With `null` the request is sent without a key and without the journal, and only `GET`
+   * is retried. Throws a `CallError` where there is no final response.
+   */
+  async call(
+    intent: string | null,
+    input: string | URL | Request,
+    init?: RequestInit,
+  ): Promise<CallResponse> {
+    const request = await readRequest(input, init);
+    if (intent === null) return respond(await this.#send(request));
+    this.#check(intent, request);
+    return respond(await this.#share(intent, fingerprint(request), () => this.#lead(intent, request)));
+  }
+
+  /** A drop-in for `fetch`: `client.fetch(url, { intent: "invoice-7781", method: "POST", … })`. */
+  readonly fetch = async (input: string | URL | Request, init: IntentInit = {}): Promise<Response> => {
+    const { intent, ...rest } = init;
+    try {
+      return await this.call(intent ?? null, input, rest);
+    } catch (error) {
+      // Without an intent the caller gets what came last, as from `fetch`.
+      if (error instanceof Failed) throw error.cause;
+      if (error instanceof GaveUp && error.intent === null && error.last !== undefined) {
+        if (error.last.kind === "failure") throw error.last.cause;
+        return respond({ response: error.last, replayed: false });
+      }
+      throw error;
+    }
+  };
+
+  /** Sends the request that the journal has of an intent. Undefined: the journal does not know it. */
+  async finish(intent: string): Promise<CallResponse | undefined> {
+    const entry = await this.journal.find(intent);
+    if (entry === undefined) return undefined;
+    return respond(
+      await this.#share(intent, entry.fingerprint, async () =>
+        this.#finish(entry, this.#unmasked(entry)),
+      ),
+    );
+  }
+
+  /** Finishes the intents that a process left open, one after another. Call it at start. */
+  async resume(): Promise<Resumed[]> {
+    const reports: Resumed[] = [];
+    for (const { intent } of await this.journal.list()) {
+      try {
+        const response = await this.finish(intent);
+        // Undefined: a person made the journal forget it meanwhile.
+        if (response !== undefined) reports.push({ intent, response });
+      } catch (error) {
+        if (!(error instanceof CallError)) throw error;
+        reports.push({ intent, error });
+      }
+    }
+    return reports;
+  }
+
+  /** Closes the journal. */
+  async close(): Promise<void> {
+    await this.journal.close();
+  }
+
+  #check(intent: string, request: StoredRequest): void {
+    const { profile, maxRequestBytes } = this.#options;
+    const bytes = Buffer.byteLength(intent);
+    if (bytes < 1 || bytes > MAX_INTENT_BYTES || intent.includes("\0")) {
+      throw new TypeError(`an intent has 1 to ${MAX_INTENT_BYTES} bytes, and none is zero`);
+    }
+    if (header(request.headers, profile.header) !== undefined) {
+      throw new TypeError(`the client sends ${profile.header} itself: remove it`);
+    }
+    if (request.body.length > maxRequestBytes) {
+      throw new TypeError(`a request has at most ${maxRequestBytes} bytes`);
+    }
+  }
+
+  /** Concurrent calls with one intent share one. */
+  async #share(intent: string, print: string, start: () => Promise<Final>): Promise<Final> {
+    const running = this.#running.get(intent);
+    if (running !== undefined) {
+      if (running.fingerprint !== print) throw new IntentConflict(intent);
+      return running.final;
+    }
+    const final = start().finally(() => this.#running.delete(intent));
+    this.#running.set(intent, { fingerprint: print, final });
+    return final;
+  }
+
+  /** The intent into the journal, then the requests, then the response into the journal. */
+  async #lead(intent: string, request: StoredRequest): Promise<Final> {
+    const { clock, keyLifetimeMs } = this.#options;
+    const stored = { ...request, headers: maskHeaders(request.headers, this.#secret) };
+    // Durable before the first byte is sent: after a crash the same key is used again.
+    const entry = await this.journal.intend(intent, stored, keyLifetimeMs, clock());
+    // The journals check it as well.
+    if (entry.fingerprint !== fingerprint(request)) throw new IntentConflict(intent);
+    return this.#finish(entry, request);
+  }
+
+  async #finish(entry: Entry, request: StoredRequest): Promise<Final> {
+    if (entry.response !== undefined) {
+      return { response: this.#typed(entry.intent, entry.response), replayed: true };
+    }
+    const final = await this.#send(request, entry);
+    const { status, headers, body } = final.response;
+    const isKept = body.length <= this.#options.maxResponseBytes;
+    let stored = await this.#store(entry, { status, headers, body: isKept ? body : undefined });
+    if (!isKept) stored = { status, headers, body };
+    return { response: this.#typed(entry.intent, stored), replayed: false };
+  }
+
+  /** The request that the journal has of an intent, for the client to add its credentials. */
+  #unmasked(entry: Entry): StoredRequest {
+    const masked = entry.request.headers.filter(([name, value]) => this.#secret.has(name) && value === "");
+    const own = new Set(this.#headers.map(([name]) => name));
+    const missing = masked.map(([name]) => name).filter((name) => !own.has(name));
+    // Without its credentials it would be refused, and the refusal would end the intent, although the
+    // operation may have happened.
+    if (missing.length > 0 && entry.response === undefined) {
+      throw new CredentialsMissing(entry.intent, missing);
+    }
+    const headers = withoutHeaders(entry.request.headers, new Set(masked.map(([name]) => name)));
+    return { ...entry.request, headers };
+  }
+
+  #store(entry: Entry, response: StoredResponse): Promise<StoredResponse> {
+    return this.journal.finish(entry.intent, entry.key, response, this.#options.clock());
+  }
+
+  /** Sends a request until an answer ends the call. Without an entry it has no intent. */
+  async #send(request: StoredRequest, entry?: Entry): Promise<Final> {
+    const { profile, clock, random, sleep, deadlineMs, attemptTimeoutMs } = this.#options;
+    const nowMs = clock();
+    const intent = entry?.intent ?? null;
+    let note: Note = entry?.note ?? { isUnknown: false };
+    const endMs = Math.min(nowMs + deadlineMs, entry?.expiresMs ?? Infinity);
+    const attempts = new Attempts(profile, intent, request.url, endMs, note);
+    attempts.checkDeadline(nowMs);
+    const hasKey = entry !== undefined || header(request.headers, profile.header) !== undefined;
+    const isRetried = hasKey || request.method === "GET";
+    for (;;) {
+      const timeoutMs = Math.max(Math.min(attemptTimeoutMs, attempts.deadlineMs - clock()), 1);
+      const message = this.#message(request, entry, attempts.statusUrl);
+      const answer = await exchange(this.#options.fetch, message, timeoutMs);
+      if (answer.kind === "too_long") {
+        const { status, headers } = answer;
+        if (entry !== undefined) await this.#store(entry, { status, headers, body: undefined });
+        throw new ResponseNotStored(intent);
+      }
+      if (!isRetried) {
+        if (answer.kind === "failure") throw new Failed(answer);
+        return { response: answer, replayed: false };
+      }
+      const step = attempts.advance(answer, clock(), random(), this.#quota);
+      if (step.kind === "finished") return { response: step.response, replayed: false };
+      if (entry !== undefined && !isSameNote(attempts.note, note)) {
+        note = attempts.note;
+        await this.journal.note(entry.intent, entry.key, note);
+      }
+      if (step.kind === "ended") throw step.error;
+      if (step.delayMs !== undefined) await sleep(step.delayMs);
+    }
+  }
+
+  #message(request: StoredRequest, entry: Entry | undefined, statusUrl: string | undefined): StoredRequest {
+    const { profile } = this.#options;
+    const own = new Set(this.#headers.map(([name]) => name));
+    const headers = [...withoutHeaders(request.headers, own), ...this.#headers];
+    if (statusUrl !== undefined) {
+      const kept = withoutHeaders(headers, new Set([profile.header, ...BODY_HEADERS]));
+      return { method: "GET", url: statusUrl, headers: kept, body: new Uint8Array() };
+    }
+    if (entry === undefined) return { ...request, headers };
+    return { ...request, headers: [...headers, [profile.header, keyValue(profile, entry.key)]] };
+  }
+
+  /** The response that ended an intent, or the error that it stands for. */
+  #typed(intent: string, stored: StoredResponse): CompleteResponse {
+    if (stored.body === undefined) throw new ResponseNotStored(intent);
+    const { status, headers, body } = stored;
+    const response: CompleteResponse = { kind: "response", status, headers, body };
+    const { verdict } = decide(this.#options.profile, response);
+    if (verdict === "key_reused") throw new KeyReused(intent, response);
+    if (verdict === "key_expired") throw new KeyExpired(intent, response);
+    if (verdict === "response_not_stored") throw new ResponseNotStored(intent, response);
+    return response;
+  }
+}
+
+function isSameNote(one: Note, other: Note): boolean {
+  return (
+    one.expiresMs === other.expiresMs &&
+    one.isUnknown === other.isUnknown &&
+    one.operationId === other.operationId
+  );
+}
+
+function respond(final: Final): CallResponse {
+  return new CallResponse(final.response, final.replayed);
+}

@@ -1,0 +1,215 @@
+// What the scenarios cannot say: processes, the wrapper of `fetch`, and bounds.
+
+import assert from "node:assert/strict";
+import { spawn } from "node:child_process";
+import { mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, test } from "node:test";
+import { setTimeout as pause } from "node:timers/promises";
+import { fileURLToPath } from "node:url";
+
+import { Client, CredentialsMissing, FileJournal, GaveUp, MemoryJournal, ResponseNotStored } from "semel/client";
+
+import { Api } from "./api.mjs";
+
+const PAY = fileURLToPath(new URL("../examples/pay.mjs", import.meta.url));
+const ORDER = '{"amount":1000}';
+// The quota ends a call at its first failure, without a delay.
+const ONE_ATTEMPT = { quota: { capacity: 0, cost: 5, refillPerSecond: 0 } };
+
+let api;
+let directory;
+beforeEach(async () => {
+  api = await Api.start();
+  directory = await mkdtemp(join(tmpdir(), "semel-"));
+});
+const opened = [];
+afterEach(async () => {
+  api.close();
+  for (const journal of opened.splice(0)) await journal.close();
+  await rm(directory, { recursive: true });
+});
+
+function openFile(path) {
+  const journal = new FileJournal(path);
+  opened.push(journal);
+  return journal;
+}
+
+function pay(client, headers = {}) {
+  return client.call("invoice-1", `${api.url}/payments`, { method: "POST", headers, body: ORDER });
+}
+
+test("the key is in the file when the request arrives", async () => {
+  const path = join(directory, "journal");
+  const seen = [];
+  api.onRequest = async (key) => seen.push([key.replaceAll('"', ""), await readFile(path, "utf8")]);
+  await pay(new Client({ journal: openFile(path) }));
+  assert.equal(seen.length, 1);
+  assert.ok(seen[0][1].includes(seen[0][0]));
+});
+
+test("a journal file is for its owner and without credentials", async () => {
+  const path = join(directory, "journal");
+  api.fault = () => 503;
+  const headers = { "x-tenant-key": "secret" };
+  const client = new Client({ journal: openFile(path), headers, ...ONE_ATTEMPT });
+  await assert.rejects(pay(client, { authorization: "Bearer secret", "x-tenant-key": "other-secret" }), GaveUp);
+  const stored = await readFile(path, "utf8");
+  assert.ok(!stored.includes("secret"));
+  assert.ok(stored.includes(Buffer.from(ORDER).toString("base64")));
+  assert.equal((await stat(path)).mode & 0o777, 0o600);
+  assert.equal(api.requests[0].headers.authorization, "Bearer secret");
+  assert.equal(api.requests[0].headers["x-tenant-key"], "secret");
+});
+
+test("what cannot be sent is not stored", async () => {
+  const client = new Client({ journal: new MemoryJournal(), maxRequestBytes: 4 });
+  const post = { method: "POST" };
+  const refused = [
+    ["", api.url, post],
+    ["x".repeat(256), api.url, post],
+    ["a\0b", api.url, post],
+    ["a", api.url, { ...post, headers: { "Idempotency-Key": "mine" } }],
+    ["a", api.url, { ...post, body: "12345" }],
+    ["a", "ftp://127.0.0.1/", post],
+    ["a", "/relative", post],
+  ];
+  for (const [intent, url, init] of refused) {
+    await assert.rejects(client.call(intent, url, init), TypeError, JSON.stringify([intent, url]));
+  }
+  assert.deepEqual(await client.journal.list(), []);
+  assert.equal(api.requests.length, 0);
+});
+
+test("resume sends nothing without the credentials of the call", async () => {
+  const journal = new MemoryJournal();
+  // Executed, and the response was lost. Then the process dies.
+  api.fault = () => "drop";
+  await assert.rejects(pay(new Client({ journal, ...ONE_ATTEMPT }), { authorization: "right" }), GaveUp);
+  api.fault = () => undefined;
+  const [refused] = await new Client({ journal }).resume();
+  assert.ok(refused.error instanceof CredentialsMissing);
+  assert.equal(api.requests.length, 1);
+  const [finished] = await new Client({ journal, headers: { Authorization: "right" } }).resume();
+  assert.equal(finished.response.status, 201);
+  assert.equal(api.requests.at(-1).headers.authorization, "right");
+  assert.equal(api.payments.size, 1);
+  assert.deepEqual(await journal.list(), []);
+});
+
+test("a response over the bound is returned once", async () => {
+  const client = new Client({ journal: new MemoryJournal(), maxResponseBytes: 4 });
+  assert.deepEqual(await (await pay(client)).json(), { id: 1 });
+  await assert.rejects(pay(client), ResponseNotStored);
+  assert.equal(api.requests.length, 1);
+});
+
+test("concurrent calls share one request", async () => {
+  const client = new Client({ journal: new MemoryJournal() });
+  const responses = await Promise.all(Array.from({ length: 8 }, () => pay(client)));
+  for (const response of responses) assert.deepEqual(await response.json(), { id: 1 });
+  assert.equal(api.requests.length, 1);
+});
+
+test("fetch takes the intent from its options", async () => {
+  const client = new Client({ journal: new MemoryJournal(), sleep: async () => undefined });
+  api.fault = (number) => (number === 1 ? 503 : undefined);
+  for (let nth = 0; nth < 2; nth += 1) {
+    const response = await client.fetch(api.url, { intent: "invoice-1", method: "POST", body: ORDER });
+    assert.deepEqual(await response.json(), { id: 1 });
+  }
+  assert.equal(api.requests.length, 2);
+  assert.equal(api.keys.size, 1);
+});
+
+test("fetch passes other requests on", async () => {
+  const client = new Client({ journal: new MemoryJournal(), sleep: async () => undefined });
+  api.fault = (number) => ({ 1: 503, 2: "drop", 3: 503, 5: 503 })[number];
+  const post = { method: "POST", body: ORDER };
+  assert.equal((await client.fetch(api.url, post)).status, 503);
+  await assert.rejects(client.fetch(api.url, post), TypeError);
+  assert.equal((await client.fetch(api.url)).status, 201);
+  assert.equal(api.requests.length, 4);
+  // With a key of its own it is retried in this process.
+  const keyed = { ...post, headers: { "idempotency-key": '"mine"' } };
+  assert.equal((await client.fetch(api.url, keyed)).status, 201);
+  assert.deepEqual(api.requests.slice(4).map(({ key }) => key), ['"mine"', '"mine"']);
+});
+
+test("a quota that is used up without an intent returns what came last", async () => {
+  const client = new Client({ journal: new MemoryJournal(), ...ONE_ATTEMPT });
+  api.fault = () => 503;
+  assert.equal((await client.fetch(api.url)).status, 503);
+});
+
+/** A process with its output; killed after a while if a time is given. */
+async function startPay(intent, journal, killAfterMs) {
+  const child = spawn(process.execPath, [PAY, `${api.url}/payments`, intent, journal, ORDER]);
+  let output = "";
+  child.stdout.on("data", (chunk) => (output += chunk));
+  child.stderr.on("data", (chunk) => (output += chunk));
+  const ended = new Promise((done) => child.once("close", (code, signal) => done({ code, signal })));
+  if (killAfterMs !== undefined) {
+    await pause(killAfterMs);
+    child.kill("SIGKILL");
+  }
+  return { ...(await ended), output };
+}
+
+test("processes that call one intent at once send one key", async () => {
+  for (let nth = 1; nth <= 3; nth += 1) {
+    const journal = join(directory, `journal-${nth}`);
+    const runs = Array.from({ length: 4 }, () => startPay(`invoice-${nth}`, journal));
+    for (const run of await Promise.all(runs)) {
+      assert.deepEqual(run, { code: 0, signal: null, output: `{"id":${nth}}\n` });
+    }
+  }
+  assert.equal(api.payments.size, 3);
+  assert.equal(api.keys.size, 3);
+});
+
+test("a killed process ends with its response when it runs again", async (context) => {
+  api.fault = (number) => (number % 3 === 0 ? "drop" : undefined);
+  const intents = Number(process.env.SEMEL_KILLED_INTENTS ?? 6);
+  let kills = 0;
+  for (let nth = 1; nth <= intents; nth += 1) {
+    let run;
+    do {
+      // The moment of the kill is what is tested: from the start of the process to its end.
+      run = await startPay(`invoice-${nth}`, join(directory, "journal"), 30 + Math.random() * 120);
+      if (run.signal === "SIGKILL") kills += 1;
+      else assert.equal(run.code, 0, run.output);
+    } while (run.code !== 0);
+    assert.equal(run.output, `{"id":${nth}}\n`);
+    assert.equal(api.payments.size, nth);
+  }
+  context.diagnostic(`${kills} kills`);
+  assert.equal(api.keys.size, intents);
+});
+
+test("the lines of the README work", async () => {
+  const text = await readFile(new URL("../README.md", import.meta.url), "utf8");
+  const [, lines] = /```js\n(.*?)```/s.exec(text);
+  const program = join(fileURLToPath(new URL(".", import.meta.url)), `readme-${process.pid}.mjs`);
+  const journal = JSON.stringify(join(directory, "payments.journal"));
+  await writeFile(
+    program,
+    lines.replace("https://api.example.com", api.url).replace('"payments.journal"', journal),
+  );
+  try {
+    for (let nth = 0; nth < 2; nth += 1) {
+      const child = spawn(process.execPath, [program]);
+      let output = "";
+      child.stdout.on("data", (chunk) => (output += chunk));
+      child.stderr.on("data", (chunk) => (output += chunk));
+      await new Promise((done) => child.once("close", done));
+      assert.equal(output, "201 { id: 1 }\n");
+    }
+  } finally {
+    await rm(program);
+  }
+  assert.equal(api.requests.length, 1);
+  assert.deepEqual(await readdir(directory), ["payments.journal"]);
+});

@@ -1,0 +1,1 @@
+"""Semel: safe retries for any HTTP API. The client is in `semel.client`."""

@@ -1,0 +1,180 @@
+"""One call from its first request to its end: which request is next, when, or why there is none.
+
+Without I/O: answers, time and random numbers come in, steps go out.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field, replace
+from urllib.parse import urljoin, urlsplit
+
+from .decision import Verdict, decide, decide_poll
+from .errors import CallError, GaveUp, OutcomeUnknown
+from .messages import Answer, Failure, Response, header
+from .profile import Profile, parse_date_ms
+
+# What the first attempt that succeeds returns to the quota.
+_FIRST_SUCCESS = 1
+
+
+@dataclass(frozen=True)
+class QuotaOptions:
+    """A token bucket that retries take from. First attempts are free. The values of the AWS SDKs."""
+
+    # A hundred retries at once, then one in five seconds.
+    capacity: float = 500
+    cost: float = 5
+    refill_per_second: float = 1
+
+
+class Quota:
+    """So that clients do not multiply the load of a server that fails."""
+
+    def __init__(self, options: QuotaOptions) -> None:
+        self._options = options
+        self._tokens = options.capacity
+        self._refilled_ms: int | None = None
+        self._lock = threading.Lock()
+
+    def take(self, now_ms: int) -> bool:
+        """Takes the cost of one retry; `False` if there is too little."""
+        with self._lock:
+            if self._refilled_ms is not None:
+                # The clock may have been set back.
+                elapsed_ms = max(now_ms - self._refilled_ms, 0)
+                self._add(elapsed_ms * self._options.refill_per_second / 1000)
+            self._refilled_ms = now_ms
+            if self._tokens < self._options.cost:
+                return False
+            self._tokens -= self._options.cost
+            return True
+
+    def give_back(self, has_paid: bool) -> None:
+        """A call ended with a response: the server works."""
+        with self._lock:
+            self._add(self._options.cost if has_paid else _FIRST_SUCCESS)
+
+    def _add(self, tokens: float) -> None:
+        self._tokens = min(self._tokens + tokens, self._options.capacity)
+
+
+@dataclass(frozen=True)
+class Note:
+    """What a journal remembers of an intent that is not finished."""
+
+    expires_ms: int | None = None
+    is_unknown: bool = False
+    operation_id: str | None = None
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The response ends the intent."""
+
+    response: Response
+
+
+@dataclass(frozen=True)
+class Next:
+    """The next request, after a delay if there is one."""
+
+    delay_ms: int | None
+
+
+@dataclass
+class Attempts:
+    """The state of a call."""
+
+    profile: Profile
+    intent: str | None
+    url: str
+    # The end of the call or of the key's lifetime, whichever is earlier.
+    deadline_ms: int
+    note: Note = Note()
+    # Where the status is asked for, instead of sending the request.
+    status_url: str | None = None
+    last: Answer | None = None
+    _delays: int = field(default=0, init=False)
+    _has_paid: bool = field(default=False, init=False)
+
+    def check_deadline(self, now_ms: int) -> None:
+        """Raises where nothing may be sent any more."""
+        if now_ms >= self.deadline_ms:
+            raise self._give_up("deadline")
+
+    def advance(
+        self, answer: Answer, now_ms: int, random: float, quota: Quota
+    ) -> Next | Finished | CallError:
+        """What follows the answer: a step, or why the call ends with its intent open."""
+        self.last = answer
+        self._read_expiry(answer)
+        if self.status_url is None:
+            decision = decide(self.profile, answer)
+        else:
+            decision = decide_poll(answer)
+        verdict = decision.verdict
+        if verdict.is_end:
+            assert isinstance(answer, Response)
+            quota.give_back(self._has_paid)
+            return Finished(answer)
+        if verdict is Verdict.OVER:
+            self.status_url = None
+            return Next(None)
+        if verdict is Verdict.UNKNOWN:
+            operation_id = decision.operation_id or self.note.operation_id
+            self.note = replace(self.note, is_unknown=True, operation_id=operation_id)
+        elif verdict is Verdict.FAILURE:
+            self.status_url = None
+        elif decision.status_resource is not None:
+            self.status_url = _same_origin(self.url, decision.status_resource)
+        return self._pause(verdict, answer, now_ms, random, quota)
+
+    def _pause(
+        self, verdict: Verdict, answer: Answer, now_ms: int, random: float, quota: Quota
+    ) -> Next | CallError:
+        backoff = self.profile.slow if verdict is Verdict.UNKNOWN else self.profile.backoff
+        delay_ms = backoff.delay_ms(self._delays, random)
+        if isinstance(answer, Response):
+            delay_ms = max(delay_ms, self.profile.retry_after.delay_ms(answer, now_ms))
+        if now_ms + delay_ms >= self.deadline_ms:
+            return self._give_up("deadline")
+        if verdict is Verdict.FAILURE:
+            if not quota.take(now_ms):
+                return self._give_up("quota")
+            self._has_paid = True
+        self._delays += 1
+        return Next(delay_ms)
+
+    def _read_expiry(self, answer: Answer) -> None:
+        """How long the server knows the key. It only shortens what was assumed."""
+        if isinstance(answer, Failure):
+            return
+        expires_ms = parse_date_ms(header(answer.headers, "idempotency-key-expires") or "")
+        if expires_ms is None:
+            return
+        known_ms = self.note.expires_ms
+        earlier_ms = expires_ms if known_ms is None else min(known_ms, expires_ms)
+        self.note = replace(self.note, expires_ms=earlier_ms)
+        self.deadline_ms = min(self.deadline_ms, expires_ms)
+
+    def _give_up(self, reason: str) -> CallError:
+        """A call that ends without an answer about the operation leaves its outcome as it was."""
+        if self.note.is_unknown:
+            return OutcomeUnknown(self.intent, self.note.operation_id)
+        return GaveUp(self.intent, reason, self.last)
+
+
+def _same_origin(url: str, location: str) -> str | None:
+    """`Location` relative to the request, where the caller's credentials may go."""
+    try:
+        target = urljoin(url, location)
+        here, there = urlsplit(url), urlsplit(target)
+        is_same = (here.scheme, here.hostname, here.port) == (
+            there.scheme,
+            there.hostname,
+            there.port,
+        )
+    except ValueError:
+        return None
+    return target if is_same else None

@@ -1,0 +1,223 @@
+"""A call: journal, requests, journal. Without I/O.
+
+The generators yield what has to be done, and are sent what came of it. The clients perform it, with
+threads or with tasks. The decisions are in `attempts`.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from . import errors
+from .attempts import Attempts, Finished, Note, Quota, QuotaOptions
+from .decision import Verdict, decide
+from .journal import MAX_INTENT_BYTES, Entry, Journal, StoredResponse
+from .messages import Answer, Failure, Headers, Request, Response, has_header, mask_headers, without_headers
+from .profile import IETF, Profile
+
+# A credential in the journal would outlive its rotation, and could be read with the file.
+SECRET_HEADERS = frozenset(
+    {"authorization", "cookie", "proxy-authorization", "x-api-key", "x-auth-token"}
+)
+# Headers that belong to a body. A request for a status has none.
+_BODY_HEADERS = ("content-type", "content-length", "content-encoding", "transfer-encoding", "expect")
+
+
+def _system_clock() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a client behaves. The defaults suit payments."""
+
+    profile: Profile = IETF
+    # How long a call may take. An open intent continues with the next call.
+    deadline_ms: int = 600_000
+    attempt_timeout_ms: int = 30_000
+    # How long a server is assumed to know a key; `Idempotency-Key-Expires` shortens it. After it nothing
+    # is sent, because it might execute again. Semel and Stripe keep keys for at least 24 hours.
+    key_lifetime_ms: int = 24 * 3600 * 1000
+    quota: QuotaOptions = QuotaOptions()
+    # The longest response that the journal keeps, and the longest request.
+    max_response_bytes: int = 1024 * 1024
+    max_request_bytes: int = 8 * 1024 * 1024
+    # Request headers whose values the journal does not keep, in lower case.
+    secret_headers: frozenset[str] = SECRET_HEADERS
+    # Milliseconds since the epoch: it is compared with what other processes stored.
+    clock: Callable[[], int] = _system_clock
+    # From 0 to 1, for jitter.
+    random: Callable[[], float] = random_module.random
+
+
+@dataclass(frozen=True)
+class Send:
+    request: Request
+    timeout_ms: int
+
+
+@dataclass(frozen=True)
+class Sleep:
+    ms: int
+
+
+@dataclass(frozen=True)
+class Write:
+    """An operation of the journal, which waits for the disk."""
+
+    perform: Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class TooLong:
+    """A response that is too long to be read."""
+
+    status: int
+    headers: Headers
+
+
+@dataclass(frozen=True)
+class Final:
+    response: Response
+    replayed_from_journal: bool = False
+
+
+Run = Generator[Send | Sleep | Write, Any, Final]
+
+
+@dataclass
+class Engine:
+    journal: Journal
+    options: Options
+    quota: Quota = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.quota = Quota(self.options.quota)
+
+    def call(self, intent: str, request: Request) -> Run:
+        """The intent into the journal, then the requests, then the response into the journal."""
+        self._check(intent, request)
+        options = self.options
+        kept = mask_headers(request.headers, options.secret_headers)
+        stored = replace(request, headers=kept)
+        now_ms = options.clock()
+        # Durable before the first byte is sent: after a crash the same key is used again.
+        entry: Entry = yield Write(
+            lambda: self.journal.intend(intent, stored, options.key_lifetime_ms, now_ms)
+        )
+        # The journals check it as well.
+        if entry.fingerprint != request.fingerprint:
+            raise errors.IntentConflict(intent)
+        return (yield from self._finish(entry, request))
+
+    def finish(self, entry: Entry, client_has: Callable[[str], bool]) -> Run:
+        """Finishes an intent with the request that the journal has of it."""
+        if entry.response is not None:
+            return (yield from self._finish(entry, entry.request))
+        # Without its credentials it would be refused, and the refusal would end the intent, although the
+        # operation may have happened.
+        secret = self.options.secret_headers
+        masked = [name for name, value in entry.request.headers if name in secret and not value]
+        missing = [name for name in masked if not client_has(name)]
+        if missing:
+            raise errors.CredentialsMissing(entry.intent, missing)
+        headers = without_headers(entry.request.headers, masked)
+        return (yield from self._finish(entry, replace(entry.request, headers=headers)))
+
+    def send(self, request: Request, entry: Entry | None = None) -> Run:
+        """Sends a request until an answer ends the call. Without an entry it has no intent."""
+        options = self.options
+        now_ms = options.clock()
+        deadline_ms = now_ms + options.deadline_ms
+        note = Note()
+        if entry is not None:
+            deadline_ms = min(deadline_ms, entry.expires_ms)
+            note = entry.note
+        intent = None if entry is None else entry.intent
+        attempts = Attempts(options.profile, intent, request.url, deadline_ms, note)
+        attempts.check_deadline(now_ms)
+        has_key = entry is not None or has_header(request.headers, options.profile.header)
+        is_retried = has_key or request.method == "GET"
+        while True:
+            left_ms = attempts.deadline_ms - options.clock()
+            timeout_ms = max(min(options.attempt_timeout_ms, left_ms), 1)
+            message = self._message(request, entry, attempts.status_url)
+            answer: Answer | TooLong = yield Send(message, timeout_ms)
+            if isinstance(answer, TooLong):
+                if entry is not None:
+                    yield from self._store(entry, answer, None)
+                raise errors.ResponseNotStored(intent)
+            if not is_retried:
+                if isinstance(answer, Failure):
+                    raise errors.Failed(answer)
+                return Final(answer)
+            step = attempts.advance(answer, options.clock(), options.random(), self.quota)
+            if isinstance(step, Finished):
+                return Final(step.response)
+            if entry is not None and attempts.note != note:
+                note = attempts.note
+                yield self._write_note(entry, note)
+            if isinstance(step, errors.CallError):
+                raise step
+            if step.delay_ms is not None:
+                yield Sleep(step.delay_ms)
+
+    def _check(self, intent: str, request: Request) -> None:
+        options = self.options
+        if not 0 < len(intent.encode()) <= MAX_INTENT_BYTES or "\0" in intent:
+            raise ValueError(f"an intent has 1 to {MAX_INTENT_BYTES} bytes, and none is zero")
+        if has_header(request.headers, options.profile.header):
+            raise ValueError(f"the client sends {options.profile.header} itself: remove it")
+        if len(request.body) > options.max_request_bytes:
+            raise ValueError(f"a request has at most {options.max_request_bytes} bytes")
+
+    def _finish(self, entry: Entry, request: Request) -> Run:
+        if entry.response is not None:
+            return Final(self._typed(entry.intent, entry.response), replayed_from_journal=True)
+        final = yield from self.send(request, entry)
+        answer = final.response
+        is_kept = len(answer.body) <= self.options.max_response_bytes
+        stored = yield from self._store(entry, answer, answer.body if is_kept else None)
+        if not is_kept:
+            stored = StoredResponse(answer.status, answer.headers, answer.body)
+        return Final(self._typed(entry.intent, stored))
+
+    def _store(
+        self, entry: Entry, answer: Response | TooLong, body: bytes | None
+    ) -> Generator[Write, StoredResponse, StoredResponse]:
+        response = StoredResponse(answer.status, answer.headers, body)
+        now_ms = self.options.clock()
+        return (
+            yield Write(lambda: self.journal.finish(entry.intent, entry.key, response, now_ms))
+        )
+
+    def _write_note(self, entry: Entry, note: Note) -> Write:
+        return Write(lambda: self.journal.note(entry.intent, entry.key, note))
+
+    def _message(self, request: Request, entry: Entry | None, status_url: str | None) -> Request:
+        profile = self.options.profile
+        if status_url is not None:
+            kept = without_headers(request.headers, (profile.header, *_BODY_HEADERS))
+            return Request("GET", status_url, kept)
+        if entry is None:
+            return request
+        key = profile.header, profile.key_value(entry.key)
+        return replace(request, headers=(*request.headers, key))
+
+    def _typed(self, intent: str, stored: StoredResponse) -> Response:
+        """The response that ended an intent, or the error that it stands for."""
+        if stored.body is None:
+            raise errors.ResponseNotStored(intent)
+        response = Response(stored.status, stored.headers, stored.body)
+        verdict = decide(self.options.profile, response).verdict
+        if verdict is Verdict.KEY_REUSED:
+            raise errors.KeyReused(intent, response)
+        if verdict is Verdict.KEY_EXPIRED:
+            raise errors.KeyExpired(intent, response)
+        if verdict is Verdict.RESPONSE_NOT_STORED:
+            raise errors.ResponseNotStored(intent, response)
+        return response

@@ -1,0 +1,120 @@
+"""How a call can end without a final response. Each error says whether it may have been executed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .messages import Answer, Failure, Response
+
+
+class Error(Exception):
+    """The base of all errors of this package."""
+
+
+class CallError(Error):
+    """A call without a final response."""
+
+    def __init__(self, intent: str | None, message: str) -> None:
+        super().__init__(message if intent is None else f"intent {intent!r}: {message}")
+        self.intent = intent
+
+
+class IntentConflict(CallError):
+    """The intent is known with another request. Nothing was sent."""
+
+    def __init__(self, intent: str | None) -> None:
+        super().__init__(
+            intent,
+            "known with another request (method, URL, content type or body differ); nothing was "
+            "sent: use a new intent for a new operation",
+        )
+
+
+class Rejected(CallError):
+    """The server has no response for this key. A new key could execute a second time."""
+
+    def __init__(self, intent: str | None, response: Response | None, message: str) -> None:
+        super().__init__(intent, message)
+        self.response = response
+
+
+class KeyReused(Rejected):
+    """The server knows the key with another request. This request was not executed now."""
+
+    def __init__(self, intent: str | None, response: Response | None) -> None:
+        super().__init__(intent, response, "the server knows the key with another request")
+
+
+class KeyExpired(Rejected):
+    """It was executed too long ago for the server to repeat its response. Look the result up."""
+
+    def __init__(self, intent: str | None, response: Response | None) -> None:
+        super().__init__(
+            intent, response, "the server knows the key, but no longer the response; look it up"
+        )
+
+
+class ResponseNotStored(Rejected):
+    """It was executed, and neither the server nor the journal has the response. Look the result up."""
+
+    def __init__(self, intent: str | None, response: Response | None = None) -> None:
+        super().__init__(
+            intent, response, "it was executed, but its response is not stored; look it up"
+        )
+
+
+class OutcomeUnknown(CallError):
+    """It may have been executed, and the server does not know either. The intent stays open."""
+
+    def __init__(self, intent: str | None, operation_id: str | None) -> None:
+        operation = "" if operation_id is None else f" (operation {operation_id})"
+        super().__init__(
+            intent,
+            f"the outcome is unknown{operation}; call again later with the same intent, never "
+            "with another one",
+        )
+        self.operation_id = operation_id
+
+
+class GaveUp(CallError):
+    """The call ended before a final response. It may have been executed. The intent stays open."""
+
+    def __init__(self, intent: str | None, reason: str, last: Answer | None) -> None:
+        if last is None:
+            what = "nothing was sent"
+        else:
+            what = str(last) if isinstance(last, Failure) else f"status {last.status}"
+        super().__init__(
+            intent, f"gave up ({reason}; {what}); call again later with the same intent"
+        )
+        # "deadline" or "quota".
+        self.reason = reason
+        self.last = last
+
+
+class CredentialsMissing(CallError):
+    """The journal does not keep the credentials of this request. Nothing was sent; the intent stays open."""
+
+    def __init__(self, intent: str | None, names: Iterable[str]) -> None:
+        listed = ", ".join(names)
+        super().__init__(
+            intent,
+            f"the journal does not keep {listed}: give it to the client itself, so that the intent can "
+            "be resumed, or call it again with its request",
+        )
+
+
+class Failed(CallError):
+    """A request without a key got no response, and is not retried. It may have been executed."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(None, f"no response, and without a key there is no retry: {failure}")
+        self.failure = failure
+
+
+class JournalError(Error):
+    """The journal failed. If it could not store the intent, nothing was sent."""
+
+
+class JournalFull(JournalError):
+    """As many intents are open as may be. Nothing was sent."""

@@ -1,0 +1,196 @@
+"""Journals: where an intent, its key and its request are stored before anything is sent."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from .attempts import Note
+from .errors import IntentConflict, JournalFull
+from .messages import Headers, Request, Response
+
+# How long a caller may repeat itself: the same name is a new intent after it.
+RETENTION_MS = 90 * 24 * 3600 * 1000
+# Open intents need a person long before there are so many.
+MAX_OPEN = 50_000
+MAX_INTENT_BYTES = 255
+
+
+@dataclass(frozen=True)
+class StoredResponse:
+    status: int
+    headers: Headers
+    # None: it was over the bound.
+    body: bytes | None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An intent: something that should happen once."""
+
+    intent: str
+    key: str
+    fingerprint: bytes
+    # Without credentials; without its body once the intent is finished.
+    request: Request
+    created_ms: int
+    # After this time the server may no longer know the key, so nothing is sent.
+    expires_ms: int
+    note: Note = Note()
+    # None while the intent is open.
+    response: StoredResponse | None = None
+
+
+@dataclass(frozen=True)
+class OpenIntent:
+    """An intent without a final response."""
+
+    intent: str
+    key: str
+    method: str
+    url: str
+    created_ms: int
+    expires_ms: int
+    is_unknown: bool
+    operation_id: str | None
+
+
+class Journal(Protocol):
+    """A store of intents. What a method wrote is durable when it returns.
+
+    Safe with several threads and processes: the first entry and the first response of an intent stay.
+    """
+
+    def intend(self, intent: str, request: Request, lifetime_ms: int, now_ms: int) -> Entry:
+        """Stores a new intent with a new key, and returns what is known of it.
+
+        The request is without credentials. Raises `IntentConflict` and `JournalFull`.
+        """
+        ...
+
+    def find(self, intent: str) -> Entry | None: ...
+
+    def note(self, intent: str, key: str, note: Note) -> None:
+        """Remembers what a response said before the call ends."""
+        ...
+
+    def finish(
+        self, intent: str, key: str, response: StoredResponse, now_ms: int
+    ) -> StoredResponse:
+        """Stores the final response, and returns the one that is stored."""
+        ...
+
+    def list(self) -> list[OpenIntent]:
+        """The open intents in the order in which they were stored."""
+        ...
+
+    def forget(self, intent: str) -> bool:
+        """Removes an intent, because a person asked for it: its next call is a new operation."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def new_key() -> str:
+    return str(uuid.uuid4())
+
+
+def open_intent(entry: Entry) -> OpenIntent:
+    return OpenIntent(
+        entry.intent,
+        entry.key,
+        entry.request.method,
+        entry.request.url,
+        entry.created_ms,
+        entry.expires_ms,
+        entry.note.is_unknown,
+        entry.note.operation_id,
+    )
+
+
+class MemoryJournal:
+    """Everything but crash safety."""
+
+    def __init__(self, *, max_open: int = MAX_OPEN, retention_ms: int = RETENTION_MS) -> None:
+        self._max_open = max_open
+        self._retention_ms = retention_ms
+        # Both in the order in which they were stored.
+        self._open: dict[str, Entry] = {}
+        self._finished: dict[str, tuple[int, Entry]] = {}
+        self._lock = threading.Lock()
+
+    def intend(self, intent: str, request: Request, lifetime_ms: int, now_ms: int) -> Entry:
+        with self._lock:
+            known = self._find(intent)
+            if known is not None:
+                if known.fingerprint != request.fingerprint:
+                    raise IntentConflict(intent)
+                return known
+            if len(self._open) >= self._max_open:
+                raise JournalFull(f"{self._max_open} intents are open, and no more may be")
+            entry = Entry(
+                intent, new_key(), request.fingerprint, request, now_ms, now_ms + lifetime_ms
+            )
+            self._open[intent] = entry
+            return entry
+
+    def find(self, intent: str) -> Entry | None:
+        with self._lock:
+            return self._find(intent)
+
+    def note(self, intent: str, key: str, note: Note) -> None:
+        with self._lock:
+            entry = self._open.get(intent)
+            if entry is None or entry.key != key:
+                return
+            expires_ms = entry.expires_ms
+            if note.expires_ms is not None:
+                expires_ms = min(expires_ms, note.expires_ms)
+            merged = Note(
+                None,
+                entry.note.is_unknown or note.is_unknown,
+                note.operation_id or entry.note.operation_id,
+            )
+            self._open[intent] = replace(entry, expires_ms=expires_ms, note=merged)
+
+    def finish(
+        self, intent: str, key: str, response: StoredResponse, now_ms: int
+    ) -> StoredResponse:
+        with self._lock:
+            entry = self._open.get(intent)
+            if entry is not None and entry.key == key:
+                del self._open[intent]
+                request = replace(entry.request, body=b"")
+                finished = replace(entry, request=request, response=response)
+                self._finished[intent] = now_ms, finished
+                self._prune(now_ms)
+                return response
+            _, known = self._finished.get(intent, (0, None))
+            if known is not None and known.key == key and known.response is not None:
+                return known.response
+            # Forgotten meanwhile, by a person.
+            return response
+
+    def list(self) -> list[OpenIntent]:
+        with self._lock:
+            return [open_intent(entry) for entry in self._open.values()]
+
+    def forget(self, intent: str) -> bool:
+        with self._lock:
+            was_open = self._open.pop(intent, None)
+            return (self._finished.pop(intent, None) or was_open) is not None
+
+    def close(self) -> None:
+        """There is nothing to close."""
+
+    def _find(self, intent: str) -> Entry | None:
+        return self._open.get(intent) or self._finished.get(intent, (0, None))[1]
+
+    def _prune(self, now_ms: int) -> None:
+        oldest = itertools.islice(self._finished.items(), 10)
+        for intent, (finished_ms, _) in list(oldest):
+            if finished_ms + self._retention_ms <= now_ms:
+                del self._finished[intent]
