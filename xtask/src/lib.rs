@@ -10,6 +10,7 @@
     reason = "internal: `cargo xtask` and `lab/` are the only users"
 )]
 
+pub mod packages;
 pub mod process;
 pub mod sdks;
 pub mod servers;

@@ -18,9 +18,9 @@ use std::process::{Command, ExitCode};
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 
-use xtask::process::{self, cargo, run, step};
+use xtask::process::{self, Interrupt, cargo, run, step};
 use xtask::servers::{self, Server};
-use xtask::workspace_root;
+use xtask::{packages, sdks, workspace_root};
 
 use crate::lint::Compiler;
 use crate::test::{Scope, TestRun};
@@ -62,6 +62,12 @@ enum Task {
     Smoke(LabArguments),
     /// The house rules that no other tool checks
     Tidy,
+    /// Build the Python and Node packages into target/packages
+    Packages {
+        /// Never install the tools that build them; report what is missing instead
+        #[arg(long)]
+        no_install: bool,
+    },
     /// Run a benchmark (lab/bench), built for release
     Bench(LabArguments),
     /// Run the fault campaign and the simulation (lab/campaign, lab/simulation)
@@ -129,6 +135,12 @@ fn perform(task: Task) -> Result<()> {
         Task::Semver => lint::check_semver(&root),
         Task::Smoke(lab) => run_lab(&root, "smoke", &lab.arguments),
         Task::Tidy => tidy::run_all(&root),
+        Task::Packages { no_install } => {
+            let interrupt = Interrupt::listen()?;
+            let variables = [sdks::PYTHON_CLIENT, sdks::NODE_CLIENT];
+            let tools = sdks::install_for(&variables, &root, !no_install, &interrupt)?;
+            packages::install(&root, &tools, &interrupt)
+        }
         Task::Bench(lab) => run_lab(&root, "bench", &lab.arguments),
         Task::Campaign(lab) => run_lab(&root, "campaign", &lab.arguments),
         Task::Mutants(lab) => run_lab(&root, "mutants", &lab.arguments),

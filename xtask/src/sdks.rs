@@ -19,6 +19,12 @@ const REGISTRY_PATIENCE: &str = "15";
 const SOURCE_ONLY: &str = "python-etcd,ydiff";
 /// Where tests find Patroni.
 pub const PATRONI: &str = "SEMEL_PATRONI";
+/// Names the servers that speak DynamoDB's protocol.
+pub const DYNAMODB: &str = "SEMEL_DYNAMODB_SERVERS";
+
+/// Where tests find the packages of `packages/`, installed beside what builds and tests them.
+pub const PYTHON_CLIENT: &str = "SEMEL_PYTHON_CLIENT";
+pub const NODE_CLIENT: &str = "SEMEL_NODE_CLIENT";
 
 /// Packages that tests load, in one directory.
 #[derive(Debug)]
@@ -36,9 +42,11 @@ struct Sdk {
 enum Language {
     Python,
     Node,
+    /// Programs from npm, by their paths instead of modules.
+    NodePrograms,
 }
 
-const ALL: [Sdk; 9] = [
+const ALL: [Sdk; 12] = [
     Sdk {
         name: "stripe-python",
         variable: "SEMEL_STRIPE_PYTHON",
@@ -109,6 +117,45 @@ const ALL: [Sdk; 9] = [
             ("psycopg", "psycopg[binary]==3.3.8"),
         ],
     },
+    // Two independent servers that speak DynamoDB's protocol.
+    Sdk {
+        name: "dynamodb-servers",
+        variable: DYNAMODB,
+        language: Language::NodePrograms,
+        packages: &[
+            (
+                "node_modules/@extenddb/linux-x64/extenddb",
+                "@extenddb/linux-x64@0.1.10",
+            ),
+            (
+                "node_modules/@dynoxide/linux-x64/dynoxide",
+                "@dynoxide/linux-x64@1.2.1",
+            ),
+        ],
+    },
+    // Build and test `packages/python` and `packages/node`.
+    Sdk {
+        name: "python-package",
+        variable: PYTHON_CLIENT,
+        language: Language::Python,
+        packages: &[
+            ("hatchling", "hatchling==1.33.0"),
+            ("httpx", "httpx==0.28.1"),
+            ("mypy", "mypy==2.4.1"),
+            ("psycopg", "psycopg[binary]==3.3.8"),
+            ("pytest", "pytest==9.2.0"),
+        ],
+    },
+    Sdk {
+        name: "node-package",
+        variable: NODE_CLIENT,
+        language: Language::Node,
+        packages: &[
+            ("@types/node/package.json", "@types/node@20.19.0"),
+            ("pg", "pg@8.23.1"),
+            ("typescript", "typescript@7.0.2"),
+        ],
+    },
 ];
 
 impl Sdk {
@@ -129,7 +176,7 @@ impl Sdk {
     fn entry_point(&self, directory: &Path) -> PathBuf {
         match self.language {
             Language::Python => directory.join("bin/python"),
-            Language::Node => directory.to_path_buf(),
+            Language::Node | Language::NodePrograms => directory.to_path_buf(),
         }
     }
 
@@ -149,7 +196,7 @@ impl Sdk {
                     .args(self.requirements());
                 vec![environment, install]
             }
-            Language::Node => {
+            Language::Node | Language::NodePrograms => {
                 let mut install = Command::new("npm");
                 install
                     .args(["install", "--loglevel=error", "--ignore-scripts"])
@@ -180,6 +227,10 @@ impl Sdk {
                 command.args(["-e", &load(|module| format!("require('{module}')"))]);
                 command
             }
+            Language::NodePrograms => {
+                let mut programs = self.packages.iter().map(|(path, _)| directory.join(path));
+                return programs.all(|program| program.is_file());
+            }
         };
         command
             .current_dir(directory)
@@ -205,20 +256,32 @@ impl Sdks {
     }
 }
 
+/// Where the SDK with this variable is installed, or would be.
+pub fn directory_of(variable: &str, root: &Path) -> Option<PathBuf> {
+    if let Some(given) = env::var_os(variable).filter(|path| !path.is_empty()) {
+        return Some(given.into());
+    }
+    let sdk = ALL.iter().find(|sdk| sdk.variable == variable)?;
+    let sdks = sdk_directory(root, env::var_os("CARGO_TARGET_DIR"));
+    Some(sdks.join(sdk.directory_name()))
+}
+
 /// Installs the SDKs. Prints which ones cannot be installed, without the language or the network;
 /// their tests are skipped.
 pub fn install(root: &Path, may_install: bool, interrupt: &Interrupt) -> Result<Sdks> {
     install_some(root, may_install, interrupt, |_| true)
 }
 
-/// Like [`install`], but only the SDK with this variable.
+/// Like [`install`], but only the SDKs with these variables.
 pub fn install_for(
-    variable: &str,
+    variables: &[&str],
     root: &Path,
     may_install: bool,
     interrupt: &Interrupt,
 ) -> Result<Sdks> {
-    install_some(root, may_install, interrupt, |sdk| sdk.variable == variable)
+    install_some(root, may_install, interrupt, |sdk| {
+        variables.contains(&sdk.variable)
+    })
 }
 
 fn install_some(
@@ -318,6 +381,7 @@ mod tests {
         assert_eq!(names[2], "psycopg-3.3.8");
         assert_eq!(names[7], "python-web-5.2.19-3.1.3-27.0.1-0.28.1-0.54.0");
         assert_eq!(names[8], "patroni-4.1.5-3.3.8");
+        assert_eq!(names[9], "dynamodb-servers-0.1.10-1.2.1");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Throwaway servers for the tests: finds or installs them, starts them in a temporary directory,
 //! stops them and removes the directory.
 
+mod dynamodb;
 mod install;
 mod nats;
 mod postgres;
@@ -29,6 +30,8 @@ pub const NEEDED: &[Server] = &[
     Server::Redis,
     Server::Nats,
     Server::Rabbitmq,
+    Server::Extenddb,
+    Server::Dynoxide,
 ];
 
 /// How long a server may take until it answers. An idle machine needs about a second, and for
@@ -49,6 +52,10 @@ pub enum Server {
     Redis,
     Nats,
     Rabbitmq,
+    /// Speaks DynamoDB's protocol, and survives a kill.
+    Extenddb,
+    /// Speaks DynamoDB's protocol.
+    Dynoxide,
 }
 
 impl Server {
@@ -59,15 +66,27 @@ impl Server {
             Self::Redis => "SEMEL_TEST_REDIS_URL",
             Self::Nats => "SEMEL_TEST_NATS_URL",
             Self::Rabbitmq => "SEMEL_TEST_RABBITMQ_URL",
+            Self::Extenddb => "SEMEL_TEST_EXTENDDB_URL",
+            Self::Dynoxide => "SEMEL_TEST_DYNOXIDE_URL",
         }
     }
 
-    fn debian_package(self) -> &'static str {
+    /// Of Debian, or of npm.
+    fn package(self) -> &'static str {
         match self {
             Self::Postgres => "postgresql",
             Self::Redis => "redis-server",
             Self::Nats => "nats-server",
             Self::Rabbitmq => "rabbitmq-server",
+            Self::Extenddb => "extenddb",
+            Self::Dynoxide => "dynoxide",
+        }
+    }
+
+    fn is_from_npm(self) -> bool {
+        match self {
+            Self::Extenddb | Self::Dynoxide => true,
+            Self::Postgres | Self::Redis | Self::Nats | Self::Rabbitmq => false,
         }
     }
 
@@ -77,6 +96,7 @@ impl Server {
             Self::Redis => redis::find_programs(),
             Self::Nats => nats::find_programs(),
             Self::Rabbitmq => rabbitmq::find_programs(),
+            Self::Extenddb | Self::Dynoxide => dynamodb::find_programs(self.package()),
         }
     }
 }
@@ -162,16 +182,7 @@ pub fn start(servers: &[Server], may_install: bool, interrupt: &Interrupt) -> Re
         .copied()
         .filter(|server| locate(*server) == Origin::Missing)
         .collect();
-    if !missing.is_empty() {
-        if !may_install || !install::is_possible() {
-            bail!(explain_missing(&missing));
-        }
-        let packages: Vec<_> = missing
-            .iter()
-            .map(|server| server.debian_package())
-            .collect();
-        install::packages(&packages).with_context(|| explain_missing(&missing))?;
-    }
+    install::missing(&missing, may_install)?;
 
     let mut started = Vec::new();
     for server in servers.iter().copied() {
@@ -194,7 +205,10 @@ pub fn prepare_launch(server: Server, directory: &Path, may_install: bool) -> Re
     match server {
         Server::Postgres => postgres::prepare(&programs, directory, port),
         Server::Redis => Ok(redis::prepare(&programs, directory, port)),
-        Server::Nats | Server::Rabbitmq => bail!("{server:?} cannot be started on its own"),
+        Server::Extenddb => dynamodb::prepare_extenddb(&programs, directory, port),
+        Server::Nats | Server::Rabbitmq | Server::Dynoxide => {
+            bail!("{server:?} cannot be started on its own")
+        }
     }
 }
 
@@ -203,17 +217,7 @@ pub fn prepare_launch(server: Server, directory: &Path, may_install: bool) -> Re
 pub fn ensure_programs(servers: &[Server], may_install: bool) -> Result<()> {
     let missing = |server: &&Server| server.find_programs().is_none();
     let missing: Vec<Server> = servers.iter().filter(missing).copied().collect();
-    if missing.is_empty() {
-        return Ok(());
-    }
-    if !may_install || !install::is_possible() {
-        bail!(explain_missing(&missing));
-    }
-    let packages: Vec<_> = missing
-        .iter()
-        .map(|server| server.debian_package())
-        .collect();
-    install::packages(&packages).with_context(|| explain_missing(&missing))
+    install::missing(&missing, may_install)
 }
 
 /// Installs a Debian package where that is allowed and possible. Prints a hint if it is missing
@@ -270,7 +274,7 @@ fn explain_missing(servers: &[Server]) -> String {
     let hints = servers.iter().map(|server| {
         format!(
             "\n  {server:?}: install the package `{}`, or set {} to one that may be written to",
-            server.debian_package(),
+            server.package(),
             server.variable(),
         )
     });
@@ -291,16 +295,25 @@ fn start_one(server: Server, programs: &Path, interrupt: &Interrupt) -> Result<S
 }
 
 fn try_start(server: Server, programs: &Path, interrupt: &Interrupt) -> Result<Started> {
-    let directory = tempfile::Builder::new()
-        .prefix(&format!("semel-{}-", server.debian_package()))
-        .tempdir()
-        .context("cannot create a temporary directory")?;
+    let mut builder = tempfile::Builder::new();
+    let prefix = format!("semel-{}-", server.package());
+    let builder = builder.prefix(&prefix);
+    // ExtendDB waits for the disk at every write, and its tests are not about power loss.
+    let memory = Path::new("/dev/shm");
+    let directory = if server == Server::Extenddb && memory.is_dir() {
+        builder.tempdir_in(memory)
+    } else {
+        builder.tempdir()
+    };
+    let directory = directory.context("cannot create a temporary directory")?;
     let port = free_port()?;
     let mut launch = match server {
         Server::Postgres => postgres::prepare(programs, directory.path(), port)?,
         Server::Redis => redis::prepare(programs, directory.path(), port),
         Server::Nats => nats::prepare(programs, directory.path(), port),
         Server::Rabbitmq => rabbitmq::prepare(programs, directory.path(), port)?,
+        Server::Extenddb => dynamodb::prepare_extenddb(programs, directory.path(), port)?,
+        Server::Dynoxide => dynamodb::prepare_dynoxide(programs, directory.path(), port),
     };
 
     let log = File::create(directory.path().join(LOG))?;
@@ -425,6 +438,16 @@ mod tests {
     #[test]
     fn rabbitmq_starts_answers_and_stops() {
         starts_answers_and_stops(Server::Rabbitmq);
+    }
+
+    #[test]
+    fn extenddb_starts_answers_and_stops() {
+        starts_answers_and_stops(Server::Extenddb);
+    }
+
+    #[test]
+    fn dynoxide_starts_answers_and_stops() {
+        starts_answers_and_stops(Server::Dynoxide);
     }
 
     #[test]

@@ -13,7 +13,7 @@ use crate::process::{Interrupt, cargo, has_cargo_tool, run_interruptible, target
 use crate::servers::{self, Server, Servers};
 use crate::skips;
 use crate::workspace::{self, Part};
-use xtask::{FEATURES, sdks};
+use xtask::{FEATURES, packages, sdks};
 
 /// Tests read the browser's path from this variable. A developer's setting wins.
 const BROWSER: &str = "SEMEL_CHROMIUM";
@@ -147,6 +147,7 @@ impl Setup {
         servers::install_programs(may_install);
         let servers = servers::start(servers::NEEDED, may_install, &interrupt)?;
         let sdks = sdks::install(root, may_install, &interrupt)?;
+        packages::install(root, &sdks, &interrupt)?;
         let mut variables: Vec<_> = sdks
             .environment()
             .map(|(name, value)| (name, value.into()))

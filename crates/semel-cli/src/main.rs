@@ -1,6 +1,7 @@
 //! The `semel` command.
 
 mod bench;
+mod call;
 mod check;
 mod console;
 mod contract;
@@ -47,6 +48,9 @@ enum Command {
         after_help = "Example:\n  semel bench http://127.0.0.1:8080/payments --connections 16 --duration 10s"
     )]
     Bench(bench::Args),
+    /// Send one request from a script, safe to run again after any failure
+    #[command(after_help = call::HELP)]
+    Call(call::Args),
     /// Check whether an API keeps the guarantees that retries rely on
     #[command(after_help = "\
 Example:
@@ -92,10 +96,11 @@ Examples:
     Worker(worker::Args),
 }
 
-/// Exits with 0 on success, 1 on failure; `clap` exits with 2 on a usage error.
+/// Exits with 0 on success, 1 on failure; `clap` exits with 2 on a usage error. `semel call` has codes of its own.
 fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Bench(args) => bench::run(&args),
+        Command::Call(args) => return call::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Console(args) => console::run(args),
         Command::Contract(args) => contract::run(args),

@@ -14,7 +14,8 @@ pub(crate) struct Args {
     #[arg(long, env = "SEMEL_STORE", hide_env_values = true, value_name = "URL")]
     store: StoreUrl,
 
-    /// Print the SQL of the whole schema, and change nothing
+    /// Print the SQL of the whole schema, or the table's definitions for CloudFormation and
+    /// Terraform, and change nothing
     #[arg(long)]
     print: bool,
 }
@@ -25,6 +26,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             StoreUrl::Postgres(_) => semel_postgres::schema(),
             StoreUrl::Sqlite(_) => semel_sqlite::schema(),
             StoreUrl::Memory => bail!("`memory:` has no schema"),
+            #[cfg(feature = "dynamodb")]
+            StoreUrl::Dynamodb(url) => semel_dynamodb::schema(url)?,
+            #[cfg(not(feature = "dynamodb"))]
+            StoreUrl::Dynamodb(_) => bail!(NOT_BUILT),
         }
     } else {
         migrate(&args.store)?
@@ -47,5 +52,17 @@ async fn migrate(store: &StoreUrl) -> Result<String> {
             Ok(format!("{store} is up to date\n"))
         }
         StoreUrl::Memory => bail!("`memory:` has no schema"),
+        #[cfg(feature = "dynamodb")]
+        StoreUrl::Dynamodb(url) => Ok(if semel_dynamodb::migrate(url).await? {
+            format!("{store} was created\n")
+        } else {
+            format!("{store} is up to date\n")
+        }),
+        #[cfg(not(feature = "dynamodb"))]
+        StoreUrl::Dynamodb(_) => bail!(NOT_BUILT),
     }
 }
+
+#[cfg(not(feature = "dynamodb"))]
+const NOT_BUILT: &str =
+    "this binary was built without DynamoDB: rebuild it with `--features dynamodb`";

@@ -278,6 +278,13 @@ impl Source {
                  PostgreSQL store instead of `memory:`",
             );
         }
+        if let (Some(outbox), StoreUrl::Dynamodb(_)) = (&document.outbox, &store) {
+            problems.at(
+                outbox.span(),
+                "[outbox] is not supported with DynamoDB: publish from the Streams of the \
+                 application's table, or use a PostgreSQL store",
+            );
+        }
         let reuse_port = address::merge_reuse_port(document.reuse_port, &store, problems);
         let cache = settings.resolve(None, "", "SEMEL_CACHE", document.cache);
         if let Some((_, from)) = &cache

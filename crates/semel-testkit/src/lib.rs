@@ -4,7 +4,7 @@
 //! [`conformance`] is the suite that every store runs; [`histories`] compares a store with the state
 //! machine over random histories; [`ManualClock`] controls the time of both; [`Faulty`] injects
 //! faults into any store. [`pg_proxy`] cuts connections to PostgreSQL at exact points, such as
-//! between a commit and its reply, [`postgres_server`] is a server that a test can crash, and
+//! between a commit and its reply, [`dynamodb_proxy`] those to DynamoDB, [`postgres_server`] is a server that a test can crash, and
 //! [`cluster`] three of them with failover, whose network, disks and clocks can fail as well.
 //!
 //! A store's author writes one [`Harness`](conformance::Harness) and two lines:
@@ -51,6 +51,7 @@ pub mod clock;
 pub mod cluster;
 pub mod conformance;
 pub mod database;
+pub mod dynamodb_proxy;
 pub mod faulty;
 pub mod guards;
 pub mod histories;

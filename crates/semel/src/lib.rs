@@ -118,10 +118,13 @@
 //! embedded store), `status` ([`Layer::status`], the status resource) and `worker` (background jobs,
 //! reconciling, webhooks).
 //!
-//! Off by default: `postgres` (the store that many processes share), `sqlx` (transactions of sqlx),
-//! `redis` (a replay cache in front of PostgreSQL), `brokers` (NATS JetStream and RabbitMQ) and
-//! `seal` (encryption at rest).
+//! Off by default: `postgres` (the store that many processes share), `dynamodb` (a store without a
+//! leader), `sqlx` (transactions of sqlx), `redis` (a replay cache in front of PostgreSQL), `brokers`
+//! (NATS JetStream and RabbitMQ), `seal` (encryption at rest) and `client` (the other half of a safe
+//! retry: a client that persists its keys, and retries until the outcome is known).
 
+#[cfg(feature = "dynamodb")]
+pub mod dynamodb;
 pub mod inbox;
 pub mod outbox;
 #[cfg(feature = "postgres")]
@@ -136,6 +139,10 @@ pub mod store;
 #[cfg(feature = "worker")]
 pub mod worker;
 
+/// A client that persists its key before it sends, and retries until the outcome is known.
+#[cfg(feature = "client")]
+pub use semel_client as client;
+
 /// NATS JetStream and RabbitMQ, as sinks of events and as sources of messages.
 #[cfg(feature = "brokers")]
 pub use semel_brokers as brokers;
@@ -143,6 +150,8 @@ pub use semel_brokers as brokers;
 pub use semel_core::fingerprint::Options as FingerprintOptions;
 pub use semel_core::key::{Dialect, Format as KeyFormat, KeyHasher};
 pub use semel_core::{KeyScope, Memory, OnExpired, OperationId, Policy, Resource, Store, Windows};
+#[cfg(feature = "dynamodb")]
+pub use semel_dynamodb::Dynamo;
 pub use semel_http::{
     Builder, CommitWith, Downstream, Drained, InFlight, KeyRule, Layer, OnSchemaChange, Operation,
     Outcome, OutcomeKind, Phases, ReplayMode, Retry, Route, Stopped, WeakKeys, route, tenant,

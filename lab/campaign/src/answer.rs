@@ -28,6 +28,8 @@ pub(crate) struct CallResult {
     pub(crate) code: Option<String>,
     /// The operation's id in the store, where the application has named it.
     pub(crate) id: Option<String>,
+    /// All of it, if there is one.
+    pub(crate) answer: Option<Answer>,
 }
 
 /// The id in the application's answer.

@@ -146,6 +146,7 @@ impl FaultInjector {
         for link in &test_bed.links {
             link.heal();
         }
+        self.heal_dynamo();
         test_bed.chaos.set(Mode::Pass);
         if phase.name == "clocks" && test_bed.clock.is_ok() {
             self.restart_shifted(None)?;
@@ -249,6 +250,7 @@ impl FaultInjector {
             Action::Deploy(deploy) => self.deploy(deploy, ends).await?,
             Action::Attack(target) => self.attack(target, ends).await?,
             Action::Cluster(fault) => self.break_cluster(fault, ends).await?,
+            Action::Dynamodb(fault) => self.break_dynamo(fault).await?,
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ mod chaos;
 mod client;
 mod cluster;
 mod deploy;
+mod dynamodb;
 mod faults;
 mod heal;
 mod hostile;
@@ -69,6 +70,7 @@ const CLUSTER_LIMIT: Duration = Duration::from_hours(2);
 
 /// Injects every known fault into a running Semel, and counts the effects.
 #[derive(Parser)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a flag of its own")]
 struct Arguments {
     /// The program under test
     #[arg(long)]
@@ -94,6 +96,9 @@ struct Arguments {
     /// A PostgreSQL cluster with failover instead of one server, and its faults
     #[arg(long)]
     cluster: bool,
+    /// A DynamoDB table instead of a PostgreSQL server, and its faults
+    #[arg(long, conflicts_with = "cluster")]
+    dynamodb: bool,
     /// Pass although this machine cannot inject every fault
     #[arg(long)]
     allow_skips: bool,
@@ -136,6 +141,8 @@ async fn perform(arguments: &Arguments) -> Result<bool> {
 async fn campaign(arguments: &Arguments) -> Result<bool> {
     let mode = if arguments.cluster {
         Mode::Cluster
+    } else if arguments.dynamodb {
+        Mode::Dynamodb
     } else {
         Mode::Server
     };

@@ -101,6 +101,11 @@ impl MalformedRequest {
 }
 
 impl Operation {
+    /// Its idempotency key, without quotes.
+    pub(crate) fn key(&self) -> &str {
+        &self.key
+    }
+
     pub(crate) fn line(&self, refusable: bool) -> history::Operation {
         history::Operation {
             op: self.number,

@@ -1,6 +1,7 @@
 //! The schedule of faults, drawn from the seed before anything is started.
 
 mod cluster;
+mod dynamodb;
 mod server;
 
 use serde_json::{Value, json};
@@ -9,6 +10,7 @@ use crate::chaos::Mode as Upstream;
 use crate::client::Traffic;
 use crate::cluster::ClusterFault;
 use crate::deploy::Deploy;
+use crate::dynamodb::DynamoFault;
 use crate::operation::Leg;
 use crate::random::Random;
 
@@ -78,6 +80,8 @@ pub(crate) enum Action {
     Attack(Target),
     /// A fault of the cluster.
     Cluster(ClusterFault),
+    /// A fault of DynamoDB.
+    Dynamodb(DynamoFault),
 }
 
 /// What the gateways' shared store is.
@@ -87,6 +91,8 @@ pub(crate) enum Mode {
     Server,
     /// A cluster with failover.
     Cluster,
+    /// A DynamoDB table.
+    Dynamodb,
 }
 
 /// A phase of the campaign.
@@ -107,6 +113,7 @@ impl Mode {
         match self {
             Self::Server => &server::SKETCHES,
             Self::Cluster => &cluster::SKETCHES,
+            Self::Dynamodb => &dynamodb::SKETCHES,
         }
     }
 
@@ -119,7 +126,7 @@ impl Mode {
     fn has_by_default(self, short: bool, name: &str) -> bool {
         match self {
             Self::Cluster if short => cluster::SHORT.contains(&name),
-            Self::Server | Self::Cluster => true,
+            Self::Server | Self::Cluster | Self::Dynamodb => true,
         }
     }
 }

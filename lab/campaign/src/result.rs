@@ -80,6 +80,16 @@ const REQUIRED_OF_CLUSTER: [(&str, u64, u64); 11] = [
     ("cluster_fill_disk", 3, 0),
     ("cluster_move_clock", 4, 0),
 ];
+/// The same for DynamoDB.
+const REQUIRED_OF_DYNAMODB: [(&str, u64, u64); 7] = [
+    ("operations", 100_000, 500),
+    ("ok", 100_000, 500),
+    ("executions", 100_000, 500),
+    ("replayed", 50_000, 200),
+    ("kills", 150, 10),
+    ("crash_dynamodb", 10, 1),
+    ("dynamodb_write", 1_000, 50),
+];
 /// Faults that only one phase injects.
 const ONLY_IN: [(&str, &str); 8] = [
     ("messages", "brokers"),
@@ -98,6 +108,7 @@ pub(crate) fn require(report: &mut Report, mode: Mode, short: bool, skipped: &[S
     let required: &[_] = match mode {
         Mode::Server => &REQUIRED,
         Mode::Cluster => &REQUIRED_OF_CLUSTER,
+        Mode::Dynamodb => &REQUIRED_OF_DYNAMODB,
     };
     for &(name, long, brief) in required {
         let only_in = ONLY_IN.iter().find(|(what, _)| *what == name);

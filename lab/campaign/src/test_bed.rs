@@ -20,6 +20,7 @@ use crate::chaos::Chaos;
 use crate::client::Gateway;
 use crate::cluster;
 use crate::deploy::Settings;
+use crate::dynamodb::Dynamo;
 use crate::http;
 use crate::launcher::{GatewayProcess, Launcher, Programs, WITH_TLS, config_file};
 use crate::messages::Broker;
@@ -62,6 +63,7 @@ pub(crate) struct TestBed {
     /// The shared store, unless a cluster is.
     pub(crate) postgres: Option<Arc<Server>>,
     pub(crate) cluster: Option<Arc<Cluster>>,
+    pub(crate) dynamo: Option<Dynamo>,
     pub(crate) clock: Result<Arc<Shifted>, String>,
     pub(crate) disk: Result<SmallDisk, String>,
     pub(crate) broker: Result<Broker, String>,
@@ -75,13 +77,15 @@ pub(crate) struct TestBed {
 struct SharedStore {
     server: Option<Arc<Server>>,
     cluster: Option<Arc<Cluster>>,
+    dynamo: Option<Dynamo>,
     links: Vec<Proxy>,
     /// Where each gateway finds it, and then the worker.
     urls: Vec<String>,
 }
 
 impl SharedStore {
-    async fn start(mode: Mode, place: &Path) -> Result<Self> {
+    async fn start(mode: Mode, launcher: &Launcher<'_>) -> Result<Self> {
+        let place = launcher.place;
         match mode {
             Mode::Server => {
                 let server = tokio::task::spawn_blocking(Server::start).await?;
@@ -94,6 +98,7 @@ impl SharedStore {
                 Ok(Self {
                     server: Some(Arc::new(server)),
                     cluster: None,
+                    dynamo: None,
                     links,
                     urls,
                 })
@@ -104,6 +109,18 @@ impl SharedStore {
                     server: None,
                     urls: vec![cluster.url(); GATEWAYS + 1],
                     cluster: Some(Arc::new(cluster)),
+                    dynamo: None,
+                    links: Vec::new(),
+                })
+            }
+            Mode::Dynamodb => {
+                let (semel, trusted) = (&launcher.programs.semel, &launcher.tls.certificate);
+                let dynamo = Dynamo::start(semel, place, trusted).await?;
+                Ok(Self {
+                    server: None,
+                    cluster: None,
+                    urls: dynamo.urls(),
+                    dynamo: Some(dynamo),
                     links: Vec::new(),
                 })
             }
@@ -124,7 +141,7 @@ impl TestBed {
             place,
             tls: &tls,
         };
-        let shared = SharedStore::start(mode, place).await?;
+        let shared = SharedStore::start(mode, &launcher).await?;
         let redis = RedisPair::start(&tls).await?;
         let memory = memory()?;
         let ledger = place.join(LEDGER);
@@ -158,7 +175,9 @@ impl TestBed {
         let sqlite = launcher.gateway("gateway-sqlite", &store, &plain, true, None)?;
         let broker = match &shared.server {
             Some(server) => Broker::start(place, &tls, &server.url()),
-            None => Err(anyhow::Error::msg("a cluster has no broker")),
+            None => Err(anyhow::Error::msg(
+                "only the campaign against one server has a broker",
+            )),
         };
         let clock = Shifted::new(place).map_err(|error| error.to_string());
         let test_bed = Self {
@@ -175,6 +194,7 @@ impl TestBed {
             redis: Mutex::new(redis),
             postgres: shared.server,
             cluster: shared.cluster,
+            dynamo: shared.dynamo,
             clock: clock.map(Arc::new),
             disk,
             broker: broker.map_err(|error| format!("{error:#}")),
@@ -208,6 +228,8 @@ impl TestBed {
     /// Writes the configuration for the next start or reload. Only the shared store has a cache.
     pub(crate) fn configure(&self, leg: Leg, settings: Settings) -> Result<()> {
         let cache = match leg {
+            // It needs PostgreSQL.
+            Leg::Postgres if self.dynamo.is_some() => String::new(),
             Leg::Postgres => format!("cache = \"{}\"", self.redis().url()),
             Leg::Sqlite => String::new(),
         };

@@ -98,7 +98,7 @@ pub(crate) fn run_cluster(root: &Path, may_install: bool, run: &Run) -> Result<(
     for (program, package) in CLUSTER_PROGRAMS {
         servers::ensure_program(program, package, may_install);
     }
-    let patroni = sdks::install_for(sdks::PATRONI, root, may_install, &interrupt)?;
+    let patroni = sdks::install_for(&[sdks::PATRONI], root, may_install, &interrupt)?;
 
     build(root, short, &interrupt)?;
     let target = target_directory(root)?;
@@ -110,6 +110,28 @@ pub(crate) fn run_cluster(root: &Path, may_install: bool, run: &Run) -> Result<(
     let called = called("cargo xtask campaign --cluster", run);
     if !part(root, "cluster", &called, &mut campaign, &place, &interrupt)? {
         bail!("the campaign against a cluster failed, or does not count: see above");
+    }
+    Ok(())
+}
+
+/// Runs the campaign against a DynamoDB table, records its result, and fails if it fails.
+pub(crate) fn run_dynamodb(root: &Path, may_install: bool, run: &Run) -> Result<()> {
+    let short = run.short;
+    let interrupt = Interrupt::listen()?;
+    servers::ensure_programs(&[Server::Redis, Server::Extenddb], may_install)?;
+    build(root, short, &interrupt)?;
+    let target = target_directory(root)?;
+    let programs = target.join(if short { "debug" } else { DIST });
+    let place = target.join("campaign");
+    fs::create_dir_all(&place)?;
+    let mut campaign = command(root, &programs, fresh(&place.join("dynamodb"))?, run);
+    campaign.arg("--dynamodb");
+    if let Some(servers) = sdks::directory_of(sdks::DYNAMODB, root) {
+        campaign.env(sdks::DYNAMODB, servers);
+    }
+    let called = called("cargo xtask campaign --dynamodb", run);
+    if !part(root, "dynamodb", &called, &mut campaign, &place, &interrupt)? {
+        bail!("the campaign against DynamoDB failed, or does not count: see above");
     }
     Ok(())
 }

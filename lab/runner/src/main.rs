@@ -43,6 +43,9 @@ enum Task {
         /// The faults of a PostgreSQL cluster with failover instead: about an hour
         #[arg(long)]
         cluster: bool,
+        /// The faults of a DynamoDB table instead: ten minutes
+        #[arg(long, conflicts_with = "cluster")]
+        dynamodb: bool,
         /// Repeat the schedule of another run
         #[arg(long)]
         seed: Option<u64>,
@@ -109,6 +112,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Campaign {
             short,
             cluster,
+            dynamodb,
             seed,
             clients,
             phases,
@@ -116,6 +120,8 @@ fn perform(task: Task) -> Result<()> {
         } => {
             let run = if cluster {
                 campaign::run_cluster
+            } else if dynamodb {
+                campaign::run_dynamodb
             } else {
                 campaign::run_all
             };

@@ -78,11 +78,17 @@ const SEEDS: &str = "40";
 /// A short phase of the campaign in which something fails, after one in which nothing does.
 const PHASES: &str = "warm_up,terminated_backends";
 
+/// A few kills at each system call with an effect.
+const WALK: [&str; 3] = ["--effects", "--each", "8"];
+/// Enough intents to meet every fault, and an outage.
+const LOAD: [&str; 4] = ["--intents", "300", "--down", "2"];
+
 /// Runs every program, and fails with the names of those that failed.
 pub(crate) fn run_all(root: &Path, may_install: bool, may_build: bool) -> Result<()> {
     let interrupt = Interrupt::listen()?;
     let began = now();
     servers::ensure_programs(&[Server::Redis], may_install)?;
+    servers::ensure_package("strace", has_strace, may_install);
     if may_build {
         campaign::build(root, true, &interrupt)?;
     }
@@ -121,6 +127,11 @@ pub(crate) fn run_all(root: &Path, may_install: bool, may_build: bool) -> Result
         bail!("these programs failed: {}", failed.join(", "));
     }
     Ok(())
+}
+
+fn has_strace() -> bool {
+    let version = Command::new("strace").arg("-V").output();
+    version.is_ok_and(|output| output.status.success())
 }
 
 /// What runs one after the other, beside the other half.
@@ -197,6 +208,20 @@ impl Smoke<'_> {
                 }),
             ),
             (
+                "clients: kill walk".to_owned(),
+                Box::new(|| {
+                    let mut walk = self.clients("walk");
+                    self.run("clients-walk", walk.args(WALK))
+                }),
+            ),
+            (
+                "clients: load".to_owned(),
+                Box::new(|| {
+                    let mut load = self.clients("load");
+                    self.run("clients-load", load.args(LOAD))
+                }),
+            ),
+            (
                 "compare".to_owned(),
                 Box::new(|| {
                     compare::smoke(self.root, &self.programs.join("semel"), self.interrupt)
@@ -221,6 +246,15 @@ impl Smoke<'_> {
         if bench::NEED_NATS.contains(&name) {
             command.args(["--nats", &self.nats]);
         }
+        command
+    }
+
+    fn clients(&self, name: &str) -> Command {
+        let mut command = self.program("semel-clients");
+        command
+            .arg(name)
+            .arg("--semel")
+            .arg(self.programs.join("semel"));
         command
     }
 

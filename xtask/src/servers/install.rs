@@ -6,10 +6,11 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
-use super::{NEEDED, Origin, find_daemon, find_in_path, locate};
-use crate::process::run;
+use super::{NEEDED, Origin, Server, explain_missing, find_daemon, find_in_path, locate};
+use crate::process::{Interrupt, run};
+use crate::{sdks, workspace_root};
 
 /// Debian asks this program whether a package may start its service.
 const SERVICE_POLICY: &str = "/usr/sbin/policy-rc.d";
@@ -27,6 +28,29 @@ pub(super) fn packages(names: &[&str]) -> Result<()> {
     run(apt_get()
         .args(["install", "--quiet", "--yes", "--no-install-recommends"])
         .args(names))
+}
+
+/// Installs the programs of servers from Debian and from npm.
+pub(super) fn missing(missing: &[Server], may_install: bool) -> Result<()> {
+    let (of_npm, of_debian): (Vec<Server>, Vec<Server>) = missing
+        .iter()
+        .copied()
+        .partition(|server| server.is_from_npm());
+    if !of_npm.is_empty() {
+        let root = workspace_root()?;
+        sdks::install_for(&[sdks::DYNAMODB], &root, may_install, &Interrupt::never())?;
+        if of_npm.iter().any(|server| server.find_programs().is_none()) {
+            bail!(explain_missing(missing));
+        }
+    }
+    if of_debian.is_empty() {
+        return Ok(());
+    }
+    if !may_install || !is_possible() {
+        bail!(explain_missing(missing));
+    }
+    let of_packages: Vec<_> = of_debian.iter().map(|server| server.package()).collect();
+    packages(&of_packages).with_context(|| explain_missing(missing))
 }
 
 /// Programs that tests run besides the servers, with the packages that hold them.
@@ -47,8 +71,8 @@ const PROGRAMS: [(&str, &str); 9] = [
 pub fn install_programs(may_install: bool) {
     let servers = NEEDED
         .iter()
-        .filter(|server| locate(**server) == Origin::Missing)
-        .map(|server| server.debian_package());
+        .filter(|server| !server.is_from_npm() && locate(**server) == Origin::Missing)
+        .map(|server| server.package());
     let programs = PROGRAMS
         .iter()
         .filter(|(program, _)| find_daemon(program).is_none())

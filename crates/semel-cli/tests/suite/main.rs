@@ -8,12 +8,14 @@
     reason = "a test fails by panicking, and prints when it skips"
 )]
 
+mod call;
 mod callers_and_keys;
 mod check;
 mod client_disconnects;
 mod console;
 mod demo;
 mod deploys;
+mod dynamodb;
 mod fingerprint;
 mod frameworks;
 mod gateway;
@@ -24,6 +26,7 @@ mod openapi;
 mod operations;
 mod operators;
 mod outbox;
+mod packages;
 mod postgres;
 mod postgres_crash;
 mod reconciliation;

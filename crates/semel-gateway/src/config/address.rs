@@ -149,6 +149,8 @@ pub enum StoreUrl {
     Sqlite(PathBuf),
     /// In a PostgreSQL database.
     Postgres(SecretUrl),
+    /// In a DynamoDB table. The URL holds no credential.
+    Dynamodb(Box<str>),
 }
 
 /// A URL that may contain a password. `Display` and `Debug` leave the password out.
@@ -231,6 +233,12 @@ impl FromStr for StoreUrl {
             "postgres" | "postgresql" => {
                 Err(format!("`{scheme}:` has no host and database; {advice}"))
             }
+            "dynamodb" if rest.strip_prefix("//").is_some_and(|at| !at.is_empty()) => {
+                Ok(Self::Dynamodb(text.into()))
+            }
+            "dynamodb" => Err(
+                "`dynamodb:` has no table; write \"dynamodb://TABLE?region=eu-west-1\"".to_owned(),
+            ),
             _ => Err(format!("unknown store `{scheme}:`; {advice}")),
         }
     }
@@ -261,7 +269,7 @@ impl StoreUrl {
     /// The SQLite file, if this is one.
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::Memory | Self::Postgres(_) => None,
+            Self::Memory | Self::Postgres(_) | Self::Dynamodb(_) => None,
             Self::Sqlite(path) => Some(path),
         }
     }
@@ -273,6 +281,7 @@ impl fmt::Display for StoreUrl {
             Self::Memory => f.write_str("memory:"),
             Self::Sqlite(path) => write!(f, "sqlite:{}", path.display()),
             Self::Postgres(url) => url.fmt(f),
+            Self::Dynamodb(url) => f.write_str(url),
         }
     }
 }
@@ -342,7 +351,7 @@ pub(super) fn merge_reuse_port(
         return false;
     };
     let problem = match store {
-        StoreUrl::Postgres(_) => return true,
+        StoreUrl::Postgres(_) | StoreUrl::Dynamodb(_) => return true,
         StoreUrl::Sqlite(path) if path.is_absolute() => return true,
         StoreUrl::Sqlite(_) => {
             "`reuse_port` needs a store that all gateways on this port share, and a relative path is \

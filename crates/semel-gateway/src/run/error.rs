@@ -24,6 +24,10 @@ pub enum Error {
     /// The store's database cannot be used.
     #[error(transparent)]
     Postgres(#[from] semel_postgres::Error),
+    /// The store's table cannot be used.
+    #[cfg(feature = "dynamodb")]
+    #[error(transparent)]
+    Dynamodb(#[from] semel_dynamodb::Error),
     /// The cache's address cannot be used.
     #[cfg(feature = "redis")]
     #[error(transparent)]

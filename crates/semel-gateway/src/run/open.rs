@@ -28,6 +28,21 @@ pub async fn open_store(store: &StoreUrl) -> Result<AnyStore, Error> {
             tracing::warn!("the store is `memory:`: all records are lost when the process ends");
             AnyStore::new(Memory::default())
         }
+        StoreUrl::Dynamodb(url) => open_dynamodb(url).await?,
+    })
+}
+
+#[cfg(feature = "dynamodb")]
+async fn open_dynamodb(url: &str) -> Result<AnyStore, Error> {
+    Ok(AnyStore::new(semel_dynamodb::Dynamo::open(url).await?))
+}
+
+#[cfg(not(feature = "dynamodb"))]
+#[allow(clippy::unused_async, reason = "it waits where the feature is there")]
+async fn open_dynamodb(_: &str) -> Result<AnyStore, Error> {
+    Err(Error::NotBuilt {
+        key: "store",
+        feature: "dynamodb",
     })
 }
 
@@ -60,7 +75,9 @@ pub(super) async fn open_stores(config: &Config) -> Result<Stores, Error> {
             let postgres = Postgres::open(url.expose()).await?;
             (AnyStore::new(postgres.clone()), Some(postgres))
         }
-        StoreUrl::Sqlite(_) | StoreUrl::Memory => (open_store(&config.store).await?, None),
+        StoreUrl::Sqlite(_) | StoreUrl::Memory | StoreUrl::Dynamodb(_) => {
+            (open_store(&config.store).await?, None)
+        }
     };
     #[cfg(feature = "redis")]
     if let Some(CacheUrl(cache)) = &config.cache {

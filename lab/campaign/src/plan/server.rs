@@ -39,7 +39,7 @@ fn gateway(random: &mut Random) -> Target {
 }
 
 /// Mostly a gateway, sometimes the worker or the application.
-fn any_target(random: &mut Random) -> Target {
+pub(super) fn any_target(random: &mut Random) -> Target {
     match random.below(12) {
         0 => Target::Worker,
         1 => Target::App,
@@ -47,7 +47,7 @@ fn any_target(random: &mut Random) -> Target {
     }
 }
 
-fn link(random: &mut Random) -> Link {
+pub(super) fn link(random: &mut Random) -> Link {
     random.index(GATEWAYS)
 }
 
@@ -146,7 +146,7 @@ fn clocks(drawing: &mut Drawing<'_>) {
     });
 }
 
-fn upstream(drawing: &mut Drawing<'_>) {
+pub(super) fn upstream(drawing: &mut Drawing<'_>) {
     drawing.traffic.provider = 10;
     // In turns, so that even a short phase has some of each.
     let mut turn = 0;

@@ -354,7 +354,11 @@ impl CompareContext<'_> {
         let (name, signal) = match server {
             Server::Redis => ("redis", "KILL"),
             // PostgreSQL's immediate shutdown, which is a crash for its clients.
-            Server::Postgres | Server::Nats | Server::Rabbitmq => ("postgres", "QUIT"),
+            Server::Postgres
+            | Server::Nats
+            | Server::Rabbitmq
+            | Server::Extenddb
+            | Server::Dynoxide => ("postgres", "QUIT"),
         };
         let program = Program {
             name,

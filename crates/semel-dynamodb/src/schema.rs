@@ -1,0 +1,377 @@
+//! The table: its creation, its check at start, and its definition for other tools.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use aws_sdk_dynamodb::Client;
+use aws_sdk_dynamodb::error::{ProvideErrorMetadata as _, SdkError};
+use aws_sdk_dynamodb::types::{
+    AttributeDefinition, BillingMode, GlobalSecondaryIndex, GlobalSecondaryIndexDescription,
+    KeySchemaElement, KeyType, MultiRegionConsistency, PointInTimeRecoverySpecification,
+    Projection, ProjectionType, ScalarAttributeType, TableDescription, TableStatus,
+    TimeToLiveStatus,
+};
+
+use crate::Error;
+use crate::address::Address;
+use crate::attributes::{Attributes, PARTITION, SORT, key, number};
+use crate::error::chain;
+use crate::index::{DUE, DUE_TOO, IDS, RESOURCES};
+use crate::keys::{HEAD, MAX_SHARDS, SETTINGS};
+
+/// The layout of items that this version reads and writes.
+const LAYOUT: u32 = 1;
+/// How often a new table is looked at until it can be used: for two minutes.
+const CREATION_LOOKS: u32 = 120;
+
+/// An index: its name, its keys, and their types.
+struct Index {
+    name: &'static str,
+    partition: (&'static str, ScalarAttributeType),
+    sort: (&'static str, ScalarAttributeType),
+}
+
+fn indexes() -> [Index; 4] {
+    use ScalarAttributeType::{B, N, S};
+    [
+        Index {
+            name: IDS,
+            partition: ("x", S),
+            sort: ("i", B),
+        },
+        Index {
+            name: DUE,
+            partition: ("d", S),
+            sort: ("t", N),
+        },
+        Index {
+            name: DUE_TOO,
+            partition: ("e", S),
+            sort: ("u", N),
+        },
+        Index {
+            name: RESOURCES,
+            partition: ("r", S),
+            sort: ("i", B),
+        },
+    ]
+}
+
+/// The key attributes of the table and of all indexes, each once.
+fn attributes() -> Vec<(&'static str, ScalarAttributeType)> {
+    let mut all = vec![
+        (PARTITION, ScalarAttributeType::S),
+        (SORT, ScalarAttributeType::S),
+    ];
+    for index in indexes() {
+        for attribute in [index.partition, index.sort] {
+            if !all.contains(&attribute) {
+                all.push(attribute);
+            }
+        }
+    }
+    all
+}
+
+/// Creates the table, unless there is one, and its settings. Returns whether it was created.
+pub(crate) async fn migrate(client: &Client, address: &Address) -> Result<bool, Error> {
+    let fails = |reason: String| connect(address, reason);
+    let created = create(client, &address.table).await.map_err(fails)?;
+    let description = await_active(client, address).await?;
+    check(address, &description)?;
+    if created {
+        let recovery = PointInTimeRecoverySpecification::builder()
+            .point_in_time_recovery_enabled(true)
+            .build()
+            .map_err(|error| connect(address, error.to_string()))?;
+        let enabled = client
+            .update_continuous_backups()
+            .table_name(&*address.table)
+            .point_in_time_recovery_specification(recovery)
+            .send();
+        if let Err(error) = enabled.await {
+            let reason = chain(&error);
+            tracing::warn!(
+                "point-in-time recovery of {} could not be enabled: {reason}. Enable it, or the \
+                 table has no backup",
+                address.table
+            );
+        }
+    }
+    let mut settings = key(SETTINGS, HEAD);
+    settings.insert("layout".to_owned(), number(LAYOUT));
+    settings.insert("shards".to_owned(), number(address.shards));
+    let put = client
+        .put_item()
+        .table_name(&*address.table)
+        .set_item(Some(settings))
+        // The number of shards of a table never changes: what is in them would not be found.
+        .condition_expression("attribute_not_exists(p)")
+        .send();
+    match put.await {
+        Ok(_) => {}
+        Err(error) if error.code() == Some("ConditionalCheckFailedException") => {}
+        Err(error) => return Err(connect(address, chain(&error))),
+    }
+    Ok(created)
+}
+
+/// Creates the table; returns whether there was none.
+async fn create(client: &Client, table: &str) -> Result<bool, String> {
+    let mut request = client
+        .create_table()
+        .table_name(table)
+        .billing_mode(BillingMode::PayPerRequest);
+    for (name, kind) in attributes() {
+        let attribute = AttributeDefinition::builder()
+            .attribute_name(name)
+            .attribute_type(kind)
+            .build();
+        request = request.attribute_definitions(attribute.map_err(|error| error.to_string())?);
+    }
+    for element in key_schema(PARTITION, SORT)? {
+        request = request.key_schema(element);
+    }
+    for index in indexes() {
+        let keys_only = Projection::builder()
+            .projection_type(ProjectionType::KeysOnly)
+            .build();
+        let index = GlobalSecondaryIndex::builder()
+            .index_name(index.name)
+            .set_key_schema(Some(key_schema(index.partition.0, index.sort.0)?))
+            .projection(keys_only)
+            .build();
+        request = request.global_secondary_indexes(index.map_err(|error| error.to_string())?);
+    }
+    match request.send().await {
+        Ok(_) => Ok(true),
+        Err(error) if error.code() == Some("ResourceInUseException") => Ok(false),
+        Err(error) => Err(chain(&error)),
+    }
+}
+
+fn key_schema(partition: &str, sort: &str) -> Result<Vec<KeySchemaElement>, String> {
+    let element = |name: &str, kind| {
+        let element = KeySchemaElement::builder()
+            .attribute_name(name)
+            .key_type(kind)
+            .build();
+        element.map_err(|error| error.to_string())
+    };
+    Ok(vec![
+        element(partition, KeyType::Hash)?,
+        element(sort, KeyType::Range)?,
+    ])
+}
+
+/// Waits until a new table can be used.
+async fn await_active(client: &Client, address: &Address) -> Result<TableDescription, Error> {
+    let mut delay = Duration::from_millis(50);
+    for _ in 0..CREATION_LOOKS {
+        let found = describe(client, address).await?;
+        if found.table_status == Some(TableStatus::Active) {
+            return Ok(found);
+        }
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(Duration::from_secs(1));
+    }
+    Err(connect(
+        address,
+        "it is not active after two minutes".to_owned(),
+    ))
+}
+
+async fn describe(client: &Client, address: &Address) -> Result<TableDescription, Error> {
+    let described = client.describe_table().table_name(&*address.table).send();
+    match described.await {
+        Ok(answer) => answer
+            .table
+            .ok_or_else(|| connect(address, "its description is empty".to_owned())),
+        Err(error) if error.code() == Some("ResourceNotFoundException") => Err(Error::NoTable {
+            table: address.table.clone(),
+            url: address.url().into(),
+        }),
+        Err(error) => Err(connect(address, chain(&error))),
+    }
+}
+
+/// Checks that a table can be used, and returns the number of its shards.
+pub(crate) async fn open(client: &Client, address: &Address) -> Result<u8, Error> {
+    let description = describe(client, address).await?;
+    check(address, &description)?;
+    check_time_to_live(client, address).await?;
+    let settings = client
+        .get_item()
+        .table_name(&*address.table)
+        .set_key(Some(key(SETTINGS, HEAD)))
+        .consistent_read(true)
+        .send();
+    let settings = settings
+        .await
+        .map_err(|error| connect(address, chain(&error)))?;
+    let settings = settings.item.ok_or_else(|| {
+        let url = address.url();
+        unfit(
+            address,
+            &format!("it has no settings: run `semel migrate --store {url}`"),
+        )
+    })?;
+    let mut settings = Attributes(settings);
+    let invalid = |_| unfit(address, "its settings are invalid");
+    let layout: u32 = settings.need("layout").map_err(invalid)?;
+    if layout > LAYOUT {
+        return Err(Error::NewerLayout {
+            table: address.table.clone(),
+            found: layout,
+            supported: LAYOUT,
+        });
+    }
+    let shards: u8 = settings.need("shards").map_err(invalid)?;
+    if (1..=MAX_SHARDS).contains(&shards) {
+        Ok(shards)
+    } else {
+        Err(unfit(address, "its settings are invalid"))
+    }
+}
+
+/// Refuses a table that is not Semel's, or whose replicas accept writes that others do not see.
+pub(crate) fn check(address: &Address, table: &TableDescription) -> Result<(), Error> {
+    let found: Vec<_> = table
+        .global_secondary_indexes()
+        .iter()
+        .filter_map(GlobalSecondaryIndexDescription::index_name)
+        .collect();
+    let missing: Vec<_> = indexes()
+        .iter()
+        .map(|index| index.name)
+        .filter(|name| !found.contains(name))
+        .collect();
+    if !missing.is_empty() {
+        let missing = missing.join(", ");
+        return Err(unfit(address, &format!("it has no index {missing}")));
+    }
+    let is_strong = table.multi_region_consistency() == Some(&MultiRegionConsistency::Strong);
+    if !table.replicas().is_empty() && !is_strong {
+        let reason = "it is a global table in which the last writer wins, so a key could execute \
+                      once in each region. Use multi-region strong consistency, or one region";
+        return Err(unfit(address, reason));
+    }
+    Ok(())
+}
+
+/// Refuses a table from which DynamoDB deletes by itself: it could be the only memory of a charge.
+async fn check_time_to_live(client: &Client, address: &Address) -> Result<(), Error> {
+    let described = client
+        .describe_time_to_live()
+        .table_name(&*address.table)
+        .send();
+    let status = match described.await {
+        Ok(answer) => answer
+            .time_to_live_description
+            .and_then(|ttl| ttl.time_to_live_status),
+        // Not all servers know it, and not all users may ask.
+        Err(SdkError::ServiceError(_)) => None,
+        Err(error) => return Err(connect(address, chain(&error))),
+    };
+    match status {
+        Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling) => {
+            let reason = "its Time to Live is enabled, which deletes unfinished records. Disable \
+                          it: the worker removes what is over";
+            Err(unfit(address, reason))
+        }
+        Some(_) | None => Ok(()),
+    }
+}
+
+fn connect(address: &Address, reason: String) -> Error {
+    Error::Connect {
+        table: address.table.clone(),
+        reason: reason.into(),
+    }
+}
+
+fn unfit(address: &Address, reason: &str) -> Error {
+    Error::Unfit {
+        table: address.table.clone(),
+        reason: reason.into(),
+    }
+}
+
+impl Address {
+    /// The address as it is written. It holds no credential.
+    pub(crate) fn url(&self) -> String {
+        let mut url = format!("dynamodb://{}", self.table);
+        let parameters = [("region", &self.region), ("endpoint", &self.endpoint)];
+        let given = parameters
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value.as_deref()?)));
+        for (place, (name, value)) in given.enumerate() {
+            let separator = if place == 0 { '?' } else { '&' };
+            let _ = write!(url, "{separator}{name}={value}");
+        }
+        url
+    }
+}
+
+/// The table as a template of CloudFormation, in YAML.
+pub(crate) fn cloud_formation(table: &str) -> String {
+    let mut text = format!(
+        "Resources:\n  Semel:\n    Type: AWS::DynamoDB::Table\n    DeletionPolicy: Retain\n    \
+         Properties:\n      TableName: {table}\n      BillingMode: PAY_PER_REQUEST\n      \
+         PointInTimeRecoverySpecification: {{ PointInTimeRecoveryEnabled: true }}\n      \
+         DeletionProtectionEnabled: true\n      AttributeDefinitions:\n"
+    );
+    for (name, kind) in attributes() {
+        let _ = writeln!(
+            text,
+            "        - {{ AttributeName: {name}, AttributeType: {} }}",
+            kind.as_str()
+        );
+    }
+    let keys = |partition: &str, sort: &str, indent: &str| {
+        format!(
+            "{indent}- {{ AttributeName: {partition}, KeyType: HASH }}\n\
+             {indent}- {{ AttributeName: {sort}, KeyType: RANGE }}\n"
+        )
+    };
+    text.push_str("      KeySchema:\n");
+    text.push_str(&keys(PARTITION, SORT, "        "));
+    text.push_str("      GlobalSecondaryIndexes:\n");
+    for index in indexes() {
+        let _ = write!(
+            text,
+            "        - IndexName: {}\n          Projection: {{ ProjectionType: KEYS_ONLY }}\n          \
+             KeySchema:\n",
+            index.name
+        );
+        text.push_str(&keys(index.partition.0, index.sort.0, "            "));
+    }
+    text
+}
+
+/// The table as a resource of Terraform.
+pub(crate) fn terraform(table: &str) -> String {
+    let mut text = format!(
+        "resource \"aws_dynamodb_table\" \"semel\" {{\n  name                        = \"{table}\"\n  \
+         billing_mode                = \"PAY_PER_REQUEST\"\n  hash_key                    = \
+         \"{PARTITION}\"\n  range_key                   = \"{SORT}\"\n  \
+         deletion_protection_enabled = true\n\n  point_in_time_recovery {{\n    enabled = true\n  }}\n"
+    );
+    for (name, kind) in attributes() {
+        let _ = write!(
+            text,
+            "\n  attribute {{\n    name = \"{name}\"\n    type = \"{}\"\n  }}\n",
+            kind.as_str()
+        );
+    }
+    for index in indexes() {
+        let _ = write!(
+            text,
+            "\n  global_secondary_index {{\n    name            = \"{}\"\n    hash_key        = \
+             \"{}\"\n    range_key       = \"{}\"\n    projection_type = \"KEYS_ONLY\"\n  }}\n",
+            index.name, index.partition.0, index.sort.0
+        );
+    }
+    text.push_str("}\n");
+    text
+}

@@ -1,0 +1,3 @@
+//! The store in a DynamoDB table.
+
+pub use semel_dynamodb::*;
