@@ -3,13 +3,14 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use rusqlite::{Connection, params};
 use semel_core::OperationId;
 
-use crate::load::{BODY, completion, request};
+use crate::load::{BODY, Contender, completion, request};
 
 /// The statements of the loop.
 pub(crate) struct Statements {
@@ -136,6 +137,56 @@ impl BareSqlite {
 
 fn now() -> i64 {
     semel_core::Clock::now(&semel_core::SystemClock).as_micros()
+}
+
+/// What many teams write: one connection behind a lock, two commits per request, on the runtime's threads
+/// for blocking work.
+#[derive(Clone)]
+pub(crate) struct HandSqlite {
+    connection: Arc<Mutex<Connection>>,
+}
+
+impl HandSqlite {
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let BareSqlite { connection, .. } = BareSqlite::open(path, LEAST)?;
+        Ok(Self {
+            connection: Arc::new(Mutex::new(connection)),
+        })
+    }
+
+    async fn with<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let connection = Arc::clone(&self.connection);
+        let work = move || work(&connection.lock().unwrap_or_else(PoisonError::into_inner));
+        Ok(tokio::task::spawn_blocking(work).await??)
+    }
+}
+
+impl Contender for HandSqlite {
+    async fn complete_new(&self, key: &str) -> Result<()> {
+        let hash = request(key)?.identity.hash().0;
+        let reserved = self.with(move |connection| {
+            let mut reserve = connection.prepare_cached(LEAST.reserve)?;
+            reserve.raw_bind_parameter(1, hash)?;
+            reserve.raw_bind_parameter(7, [1u8; 32])?;
+            reserve.raw_execute()
+        });
+        ensure!(reserved.await? == 1, "a new key is not granted");
+        let completed = self.with(move |connection| {
+            let mut complete = connection.prepare_cached(LEAST.complete)?;
+            complete.raw_bind_parameter(1, hash)?;
+            complete.raw_bind_parameter(5, BODY)?;
+            complete.raw_execute()
+        });
+        ensure!(completed.await? == 1, "a completion found no row");
+        Ok(())
+    }
+
+    async fn replay(&self, _key: &str) -> Result<()> {
+        bail!("only new operations are compared with it")
+    }
 }
 
 /// Appends of a kibibyte to a file, `group` to an fdatasync.

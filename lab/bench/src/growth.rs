@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use plotters::prelude::*;
 use rusqlite::Connection;
 use semel_core::OperationId;
@@ -11,8 +11,10 @@ use semel_sqlite::Sqlite;
 use tokio::runtime::Runtime;
 
 use crate::load::{BODY, completion, new_operations, request};
-use crate::measure::{Measurement, measure, median, middle};
+use crate::measure::{Lines, Measurement, measure};
+use crate::report::{Output, Report};
 use crate::store::scratch;
+use crate::target::{Limit, Target};
 
 /// Callers at once: enough to fill groups.
 const CALLERS: usize = 64;
@@ -20,62 +22,96 @@ const CALLERS: usize = 64;
 /// Rows a transaction while filling, which is not measured.
 const FILL: u64 = 20_000;
 
-pub(crate) fn run(
-    records: &[u64],
-    seconds: f64,
-    rounds: usize,
-    directory: Option<PathBuf>,
-    plot: Option<&Path>,
-) -> Result<()> {
-    let directory = scratch(directory)?;
+#[derive(clap::Args)]
+pub(crate) struct Settings {
+    /// Stored operations at which to measure.
+    #[arg(long, value_delimiter = ',', default_values_t = [10_000, 100_000, 1_000_000, 5_000_000])]
+    pub(crate) records: Vec<u64>,
+    /// Seconds for each measurement.
+    #[arg(long, default_value_t = 3.0)]
+    pub(crate) seconds: f64,
+    /// How often everything is measured; the middle one counts.
+    #[arg(long, default_value_t = 5)]
+    pub(crate) rounds: usize,
+    /// Where the files are made; about 1.5 KB a record.
+    #[arg(long)]
+    pub(crate) directory: Option<PathBuf>,
+    /// Where the plot goes.
+    #[arg(long)]
+    pub(crate) plot: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: Output,
+}
+
+pub(crate) fn run(report: &mut Report, settings: &Settings) -> Result<()> {
+    let directory = scratch(settings.directory.clone())?;
     let runtime = Runtime::new()?;
-    let mut sizes: Vec<_> = records
-        .iter()
-        .map(|&records| Size {
-            records,
-            measurements: Vec::new(),
-        })
-        .collect();
+    let sizes = &settings.records;
     let place = |records: u64| directory.path().join(format!("{records}.db"));
-    for &records in records.iter().filter(|records| **records >= LARGE) {
+    for &records in sizes.iter().filter(|records| **records >= LARGE) {
         fill(&runtime, &place(records), records, Duration::ZERO)?;
         println!("filled with {records} records");
     }
-    let time = Duration::from_secs_f64(seconds);
+    let time = Duration::from_secs_f64(settings.seconds);
+    let mut lines = Lines::default();
     // In turns, so that a slow minute slows all sizes; the first warms up and does not count.
-    for round in 0..=rounds {
-        for Size {
-            records,
-            measurements,
-        } in &mut sizes
-        {
-            let path = place(*records);
-            if *records < LARGE {
+    for round in 0..=settings.rounds {
+        for &records in sizes {
+            let path = place(records);
+            if records < LARGE {
                 // What a round adds would make a small store a large one: begin anew.
                 std::fs::remove_file(&path).or_else(absent)?;
-                fill(&runtime, &path, *records, Duration::ZERO)?;
+                fill(&runtime, &path, records, Duration::ZERO)?;
             }
             let store = runtime.block_on(Sqlite::open(&path))?;
             let measurement = measure(|| new_operations(&runtime, &store, CALLERS, time))?;
             if round > 0 {
-                measurements.push(measurement);
+                lines.record(&name(records), measurement);
             }
         }
     }
-    let points = report(&sizes);
-    match plot {
-        Some(path) => draw(path, &points),
-        None => Ok(()),
-    }
+    let [smallest, .., largest] = sizes[..] else {
+        bail!("growth needs two sizes");
+    };
+    let title = format!("growth of SQLite: {CALLERS} callers");
+    report.table(&title, &lines, |_| vec![name(smallest)]);
+    // The time an operation takes is what the rate is not.
+    let wall = |records| {
+        let (name, smallest) = (name(records), name(smallest));
+        lines.ratio(&smallest, &name, |one| one.per_second)
+    };
+    let cpu = |records| lines.ratio(&name(records), &name(smallest), Measurement::cpu);
+    report.targets(
+        [("time", wall(largest)), ("CPU", cpu(largest))].map(|(cost, ratio)| {
+            let name = format!("SQLite, {}: {cost} / smallest", name(largest));
+            Target::new(name, ratio, Limit::AtMost(1.3))
+        }),
+    );
+    let Some(path) = &settings.plot else {
+        return Ok(());
+    };
+    let point = |&records: &u64| {
+        Some(Point {
+            records,
+            wall: wall(records)?,
+            cpu: cpu(records)?,
+        })
+    };
+    let points: Vec<_> = sizes.iter().filter_map(point).collect();
+    draw(path, &points)
+}
+
+fn name(records: u64) -> String {
+    format!("new, {records} records")
+}
+
+/// The size of the small store beside which a large one is measured.
+pub(crate) fn small_beside(large: u64) -> u64 {
+    (large / 10).min(100_000)
 }
 
 /// Stores of this size are filled once; a round adds little to them.
 const LARGE: u64 = 1_000_000;
-
-struct Size {
-    records: u64,
-    measurements: Vec<Measurement>,
-}
 
 fn absent(error: std::io::Error) -> std::io::Result<()> {
     match error.kind() {
@@ -89,41 +125,6 @@ struct Point {
     records: u64,
     wall: f64,
     cpu: f64,
-}
-
-fn report(sizes: &[Size]) -> Vec<Point> {
-    println!(
-        "{:>10} {:>10} {:>11} {:>11} {:>10}",
-        "records", "ops/s", "CPU µs/op", "time", "CPU"
-    );
-    let Some(Size {
-        measurements: first,
-        ..
-    }) = sizes.first()
-    else {
-        return Vec::new();
-    };
-    let mut points = Vec::new();
-    for Size {
-        records,
-        measurements,
-    } in sizes
-    {
-        let Measurement {
-            per_second,
-            cpu_micros,
-        } = median(measurements);
-        let rounds = || first.iter().zip(measurements);
-        let wall = middle(rounds().map(|(first, this)| first.per_second / this.per_second));
-        let cpu = middle(rounds().map(|(first, this)| this.cpu_micros / first.cpu_micros));
-        println!("{records:>10} {per_second:>10.0} {cpu_micros:>11.1} {wall:>10.2}x {cpu:>9.2}x");
-        points.push(Point {
-            records: *records,
-            wall,
-            cpu,
-        });
-    }
-    points
 }
 
 /// Operations completed some time ago, as the store itself would have left them, but in few large
@@ -176,7 +177,7 @@ pub(crate) fn fill(runtime: &Runtime, path: &Path, records: u64, age: Duration) 
 /// Both costs over the size, in relation to the smallest.
 fn draw(path: &Path, points: &[Point]) -> Result<()> {
     let [smallest, .., largest] = points else {
-        anyhow::bail!("a plot needs two sizes");
+        bail!("a plot needs two sizes");
     };
     let root = SVGBackend::new(path, (720, 400)).into_drawing_area();
     root.fill(&WHITE)?;

@@ -10,6 +10,9 @@ use semel_core::transition::{Completion, Decision, Held};
 use semel_core::{Fingerprint, Identity, Key, OperationId, Policy, Reserve, Response, Store};
 use tokio::runtime::Runtime;
 
+use crate::client::Latencies;
+use crate::measure::Work;
+
 /// The body of every response.
 pub(crate) const BODY: [u8; 1024] = [b'x'; 1024];
 
@@ -68,14 +71,13 @@ impl<S: Store + Clone> Contender for S {
     }
 }
 
-/// New operations by `callers` at once, each reserved and completed, for some time. Gives
-/// back how many there were.
+/// New operations by `callers` at once, each reserved and completed, for some time.
 pub(crate) fn new_operations(
     runtime: &Runtime,
     contender: &impl Contender,
     callers: usize,
     time: Duration,
-) -> Result<u64> {
+) -> Result<Work> {
     let contender = contender.clone();
     run(runtime, callers, time, move |_| {
         let contender = contender.clone();
@@ -93,7 +95,7 @@ pub(crate) fn replays(
     keys: &Arc<[String]>,
     callers: usize,
     time: Duration,
-) -> Result<u64> {
+) -> Result<Work> {
     let (contender, keys) = (contender.clone(), Arc::clone(keys));
     run(runtime, callers, time, move |turn| {
         let (contender, keys) = (contender.clone(), Arc::clone(&keys));
@@ -144,7 +146,7 @@ where
 }
 
 /// Keeps `callers` tasks busy with `work` for some time.
-fn run<F, W>(runtime: &Runtime, callers: usize, time: Duration, work: W) -> Result<u64>
+fn run<F, W>(runtime: &Runtime, callers: usize, time: Duration, work: W) -> Result<Work>
 where
     F: Future<Output = Result<()>> + Send + 'static,
     W: Fn(u64) -> F + Clone + Send + 'static,
@@ -153,21 +155,34 @@ where
     let call = move |caller: u64| {
         let work = work.clone();
         async move {
-            let mut done = 0;
-            while Instant::now() < end {
-                work(caller * 1_000_003 + done).await?;
-                done += 1;
+            let mut times = Vec::new();
+            let mut start = Instant::now();
+            while start < end {
+                work(caller * 1_000_003 + times.len() as u64).await?;
+                let now = Instant::now();
+                times.push(now - start);
+                start = now;
             }
-            anyhow::Ok(done)
+            anyhow::Ok(times)
         }
     };
     let others: Vec<_> = (1..callers as u64)
         .map(|caller| runtime.spawn(call(caller)))
         .collect();
+    let mut latencies = Latencies::new();
     // One of them is this thread.
-    let mut total = runtime.block_on(call(0))?;
+    let mut record = |times: Vec<Duration>| {
+        for time in &times {
+            latencies.record(*time);
+        }
+        times.len() as u64
+    };
+    let mut operations = record(runtime.block_on(call(0))?);
     for caller in others {
-        total += runtime.block_on(caller).context("a caller panicked")??;
+        operations += record(runtime.block_on(caller).context("a caller panicked")??);
     }
-    Ok(total)
+    Ok(Work {
+        operations,
+        latencies: Some(latencies),
+    })
 }

@@ -17,6 +17,7 @@
     reason = "results are rounded anyway, and any unexpected answer ends the run"
 )]
 
+mod all;
 mod bare;
 mod client;
 mod console;
@@ -30,16 +31,17 @@ mod nginx;
 mod outbox;
 mod postgres;
 mod process;
+mod report;
 mod retention;
 mod serve;
 mod store;
 mod target;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use report::Report;
 
 #[derive(Parser)]
 struct Arguments {
@@ -49,39 +51,12 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Benchmark {
-    /// The embedded store, beside bare SQLite and bare appends.
-    Store {
-        /// Seconds for each measurement.
-        #[arg(long, default_value_t = 2.0)]
-        seconds: f64,
-        /// How often everything is measured; the middle one counts.
-        #[arg(long, default_value_t = 5)]
-        rounds: usize,
-        /// Where the files are made; a directory on the disk in question.
-        #[arg(long)]
-        directory: Option<PathBuf>,
-        /// Measures only the lines whose name contains one of these.
-        #[arg(long)]
-        only: Vec<String>,
-    },
+    /// Everything that has a target, in one run.
+    All(all::Settings),
+    /// The embedded store, beside bare SQLite, bare appends, and what is written by hand.
+    Store(store::Settings),
     /// What an operation costs while the store grows, and a plot of it.
-    Growth {
-        /// Stored operations at which to measure.
-        #[arg(long, value_delimiter = ',', default_values_t = [10_000, 100_000, 1_000_000, 5_000_000])]
-        records: Vec<u64>,
-        /// Seconds for each measurement.
-        #[arg(long, default_value_t = 3.0)]
-        seconds: f64,
-        /// How often everything is measured; the middle one counts.
-        #[arg(long, default_value_t = 5)]
-        rounds: usize,
-        /// Where the files are made; about 1.5 KB a record.
-        #[arg(long)]
-        directory: Option<PathBuf>,
-        /// Where the plot goes.
-        #[arg(long)]
-        plot: Option<PathBuf>,
-    },
+    Growth(growth::Settings),
     /// A fingerprint, beside the crates that a service would otherwise take.
     Fingerprint {
         /// How often everything is measured; the best one counts.
@@ -120,27 +95,38 @@ fn main() -> ExitCode {
 }
 
 fn perform(benchmark: Benchmark) -> Result<()> {
-    match benchmark {
-        Benchmark::Store {
-            seconds,
-            rounds,
-            directory,
-            only,
-        } => store::run(seconds, rounds, directory, &only),
-        Benchmark::Growth {
-            records,
-            seconds,
-            rounds,
-            directory,
-            plot,
-        } => growth::run(&records, seconds, rounds, directory, plot.as_deref()),
-        Benchmark::Fingerprint { rounds } => fingerprint::run(rounds),
-        Benchmark::Http(settings) => http::run(&settings),
-        Benchmark::Memory(settings) => memory::run(&settings),
-        Benchmark::Postgres(settings) => postgres::run(&settings),
-        Benchmark::Outbox(settings) => outbox::run(&settings),
-        Benchmark::Console(settings) => console::run(&settings),
-        Benchmark::Retention(settings) => retention::run(&settings),
-        Benchmark::Serve { application } => serve::run(&application),
-    }
+    let mut report = Report::default();
+    let (output, all_asked_for) = match benchmark {
+        Benchmark::All(settings) => {
+            all::run(&mut report, &settings)?;
+            (settings.output, true)
+        }
+        Benchmark::Store(settings) => {
+            store::run(&mut report, &settings)?;
+            (settings.output, settings.only.is_empty())
+        }
+        Benchmark::Growth(settings) => {
+            growth::run(&mut report, &settings)?;
+            (settings.output, true)
+        }
+        Benchmark::Http(settings) => {
+            http::run(&mut report, &settings)?;
+            (settings.output, settings.only.is_empty())
+        }
+        Benchmark::Postgres(settings) => {
+            postgres::run(&mut report, &settings)?;
+            let all = settings.asks_for_all();
+            (settings.output, all)
+        }
+        Benchmark::Retention(settings) => {
+            retention::run(&mut report, &settings)?;
+            (settings.output, true)
+        }
+        Benchmark::Fingerprint { rounds } => return fingerprint::run(rounds),
+        Benchmark::Memory(settings) => return memory::run(&settings),
+        Benchmark::Outbox(settings) => return outbox::run(&settings),
+        Benchmark::Console(settings) => return console::run(&settings),
+        Benchmark::Serve { application } => return serve::run(&application),
+    };
+    report.finish(&output, all_asked_for)
 }

@@ -8,17 +8,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use metrics::{Counter, Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-use semel_core::{OperationId, Store};
+use semel_core::Store;
 use semel_sqlite::Sqlite;
 use semel_worker::{CancellationToken, Worker};
 use tokio::runtime::Runtime;
 
-use crate::client::Latencies;
 use crate::growth;
-use crate::load::Contender as _;
-use crate::measure::middle;
+use crate::load::new_operations;
+use crate::measure::{Lines, Measurement, measure, middle};
+use crate::report::{Output, Report};
 use crate::store::scratch;
-use crate::target::{Limit, Target, verdict};
+use crate::target::{Limit, Target};
 
 /// Callers at once.
 const CALLERS: usize = 64;
@@ -27,26 +27,34 @@ const CALLERS: usize = 64;
 pub(crate) const AGE: Duration = Duration::from_hours(48);
 
 /// The most that the slowest hundredth may take longer.
-const MOST: f64 = 1.5;
+const MOST: f64 = 1.2;
+
+/// The most that ten million records may take.
+const MOST_MINUTES: f64 = 60.0;
+
+const ALONE: &str = "alone";
+const BESIDE: &str = "beside retention";
 
 #[derive(clap::Args)]
 pub(crate) struct Settings {
     /// Records whose time is over.
     #[arg(long, default_value_t = 5_000_000)]
-    records: u64,
+    pub(crate) records: u64,
     /// Seconds for each measurement.
     #[arg(long, default_value_t = 10.0)]
-    seconds: f64,
+    pub(crate) seconds: f64,
     /// How often both are measured; the middle ratio counts.
     #[arg(long, default_value_t = 5)]
-    rounds: usize,
+    pub(crate) rounds: usize,
     /// Where the file is made; about 1.5 KB a record.
     #[arg(long)]
-    directory: Option<PathBuf>,
+    pub(crate) directory: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) output: Output,
 }
 
 /// The embedded store.
-pub(crate) fn run(settings: &Settings) -> Result<()> {
+pub(crate) fn run(report: &mut Report, settings: &Settings) -> Result<()> {
     let directory = scratch(settings.directory.clone())?;
     let runtime = Runtime::new()?;
     let path = directory.path().join("retention.db");
@@ -54,105 +62,65 @@ pub(crate) fn run(settings: &Settings) -> Result<()> {
     println!("filled with {} records", settings.records);
     let store = runtime.block_on(Sqlite::open(&path))?;
     let time = Duration::from_secs_f64(settings.seconds);
-    let target = measure(&runtime, &store, time, settings.rounds)?;
-    verdict(&[target]);
-    Ok(())
-}
-
-/// What the callers got done in a while, and how long the slowest hundredth of it took.
-struct Felt {
-    per_second: f64,
-    p50: f64,
-    p99: f64,
+    measure_beside(report, "SQLite", &runtime, &store, time, settings.rounds)
 }
 
 /// In turns without and with a worker, so that a slow minute slows both.
-pub(crate) fn measure<S>(
+pub(crate) fn measure_beside<S>(
+    report: &mut Report,
+    name: &str,
     runtime: &Runtime,
     store: &S,
     time: Duration,
     rounds: usize,
-) -> Result<Target>
+) -> Result<()>
 where
     S: Store + Clone,
 {
     // Fails only where it is installed already.
     let _ = metrics::set_global_recorder(Pruned);
-    println!("retention: {CALLERS} callers, new keys");
-    println!(
-        "{:<10} {:>8} {:>9} {:>9} {:>12}",
-        "", "ops/s", "p50 µs", "p99 µs", "expired/s"
-    );
-    let mut ratios = Vec::new();
+    println!("\nretention: {CALLERS} callers, new keys");
+    let callers = || measure(|| new_operations(runtime, store, CALLERS, time));
+    let mut lines = Lines::default();
+    let mut expired = Vec::new();
     // The first warms up and does not count.
     for round in 0..=rounds {
-        let alone = callers(runtime, store, time)?;
+        let alone = callers()?;
         let before = pruned();
         let shutdown = CancellationToken::new();
         let worker = runtime.spawn(Worker::new(store.clone()).run(shutdown.clone()));
         let start = Instant::now();
-        let beside = callers(runtime, store, time);
+        let beside = callers();
         let elapsed = start.elapsed();
         shutdown.cancel();
         runtime.block_on(worker).context("the worker panicked")?;
-        let beside = beside?;
-        let expired = pruned() - before;
-        println!(
-            "{:<10} {:>8.0} {:>9.0} {:>9.0} {:>12}",
-            "alone", alone.per_second, alone.p50, alone.p99, ""
-        );
-        println!(
-            "{:<10} {:>8.0} {:>9.0} {:>9.0} {:>12.0}",
-            "beside it",
-            beside.per_second,
-            beside.p50,
-            beside.p99,
-            expired / elapsed.as_secs_f64()
-        );
         if round > 0 {
-            ratios.push(beside.p99 / alone.p99);
+            lines.record(ALONE, alone);
+            lines.record(BESIDE, beside?);
+            expired.push((pruned() - before) / elapsed.as_secs_f64());
         }
     }
-    Ok(Target::new(
-        "p99 beside retention / alone",
-        Some(middle(ratios.into_iter())),
-        Limit::AtMost(MOST),
-    ))
-}
-
-fn callers<S: Store + Clone>(runtime: &Runtime, store: &S, time: Duration) -> Result<Felt> {
-    let end = Instant::now() + time;
-    let call = |store: S| async move {
-        let mut times = Vec::new();
-        loop {
-            let start = Instant::now();
-            if start >= end {
-                return anyhow::Ok(times);
-            }
-            store
-                .complete_new(&OperationId::generate().to_string())
-                .await?;
-            times.push(start.elapsed());
-        }
-    };
-    let calling: Vec<_> = (0..CALLERS)
-        .map(|_| runtime.spawn(call(store.clone())))
-        .collect();
-    let mut latencies = Latencies::new();
-    let mut count = 0;
-    for caller in calling {
-        let times = runtime.block_on(caller).context("a caller panicked")??;
-        count += times.len();
-        for time in times {
-            latencies.record(time);
-        }
-    }
-    let [p50, p99] = latencies.percentiles([0.5, 0.99]);
-    Ok(Felt {
-        per_second: count as f64 / time.as_secs_f64(),
-        p50,
-        p99,
-    })
+    report.table(
+        &format!("retention, {name}: {CALLERS} callers"),
+        &lines,
+        |_| vec![ALONE.into()],
+    );
+    let expired = middle(expired.into_iter());
+    println!("{expired:.0} records expired per second");
+    let p99 = |one: &Measurement| one.latencies.map_or(f64::NAN, |[_, p99]| p99);
+    report.targets([
+        Target::new(
+            format!("retention, {name}: p99 beside it / alone"),
+            lines.ratio(BESIDE, ALONE, p99),
+            Limit::AtMost(MOST),
+        ),
+        Target::new(
+            format!("retention, {name}: minutes for 10,000,000 records"),
+            Some(1e7 / expired / 60.0),
+            Limit::AtMost(MOST_MINUTES),
+        ),
+    ]);
+    Ok(())
 }
 
 /// Counts the records that the worker reports as removed.

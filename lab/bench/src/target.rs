@@ -1,6 +1,9 @@
 //! What is to be reached, and whether it is.
 
+use serde::Serialize;
+
 /// A result that is compared with a limit.
+#[derive(Serialize)]
 pub(crate) struct Target {
     name: String,
     /// `None` where it was not asked for or could not be had.
@@ -9,7 +12,8 @@ pub(crate) struct Target {
 }
 
 /// Where a target lies.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Limit {
     AtLeast(f64),
     AtMost(f64),

@@ -1,11 +1,14 @@
-//! Records the results of the verification tools, and writes `docs/evidence.md` from them.
+//! Records the results of the verification tools, and writes `docs/evidence.md`, `docs/performance.md` and
+//! `docs/scale.md` from them.
 
 mod campaign;
 mod cluster;
 mod compare;
 mod machine;
 mod mutants;
+mod performance;
 mod plot;
+mod scale;
 mod simulation;
 mod text;
 
@@ -28,18 +31,25 @@ const REPORT: &str = "docs/evidence.md";
 const TIMELINE: &str = "docs/images/evidence-timeline.svg";
 const CLUSTER: &str = "docs/images/evidence-cluster.svg";
 const THROUGHPUT: &str = "docs/images/evidence-throughput.svg";
-/// Pathspecs without the generated report: a change to it does not make the tree dirty.
-const NOT_OURS: [&str; 3] = [
+/// Pathspecs without the generated pages: a change to them does not make the tree dirty.
+const NOT_OURS: [&str; 6] = [
     ".",
     ":(exclude)docs/evidence.md",
     ":(exclude)docs/images/evidence-*.svg",
+    ":(exclude)docs/performance.md",
+    ":(exclude)docs/scale.md",
+    ":(exclude)docs/images/performance-*.svg",
 ];
 /// The length of an abbreviated commit.
 const SHORT_COMMIT: usize = 12;
 const NOT_TESTED: &str = include_str!("evidence/not_tested.md");
 
-/// Records the result of one part: `campaign`, `cluster`, `simulation`, `mutants` or
-/// `compare`.
+/// The result of `cargo xtask bench`, which has pages of its own.
+const BENCH: &str = "bench";
+const PERFORMANCE: &str = "docs/performance.md";
+const SCALE: &str = "docs/scale.md";
+
+/// Records the result of one part: `campaign`, `cluster`, `simulation`, `mutants`, `compare` or `bench`.
 ///
 /// `began` is the result of [`began`] before the part was run; `content` is the part's result.
 pub(crate) fn record(root: &Path, part: &str, began: &Value, content: &Value) -> Result<()> {
@@ -76,10 +86,14 @@ pub(crate) fn report(root: &Path) -> Result<()> {
     for name in PARTS {
         parts.push((name, recorded(root, name)?));
     }
-    if parts.iter().all(|(_, whole)| whole.is_null()) {
-        bail!("nothing is recorded: run `cargo xtask campaign`, `mutants` and `compare` first");
-    }
+    let bench = recorded(root, BENCH)?;
     let evidence = Evidence { parts };
+    let has_evidence = evidence.runs().next().is_some();
+    if !has_evidence && bench.is_null() {
+        bail!(
+            "nothing is recorded: run `cargo xtask campaign`, `mutants`, `compare` or `bench` first"
+        );
+    }
     let hidden = machine::places(root);
     let write = |path: &str, content: String| {
         let path = root.join(path);
@@ -87,6 +101,20 @@ pub(crate) fn report(root: &Path) -> Result<()> {
         fs::write(&path, machine::without(&content, &hidden))
             .with_context(|| format!("cannot write {}", path.display()))
     };
+    if let (Some(run), Some(content)) = (bench.get("run"), bench.get("content")) {
+        write(PERFORMANCE, performance::page(run, content))?;
+        write(SCALE, scale::page(run, content)?)?;
+        for store in performance::STORES {
+            if let Some(svg) = performance::curves(content, store) {
+                let path = format!("docs/images/performance-{}.svg", store.to_lowercase());
+                write(&path, svg)?;
+            }
+        }
+        println!("{PERFORMANCE}, {SCALE}: written");
+    }
+    if !has_evidence {
+        return Ok(());
+    }
     if let Some(campaign) = evidence.content("campaign") {
         write(TIMELINE, plot::timeline(campaign))?;
     }

@@ -27,7 +27,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
-    /// Run a benchmark, built for release
+    /// Run a benchmark, built for release; without a name all that have targets
     Bench {
         /// Do not install packages: leave out what is missing
         #[arg(long)]
@@ -78,7 +78,7 @@ enum Task {
         /// Only these
         peers: Vec<String>,
     },
-    /// Write docs/evidence.md from the recorded runs
+    /// Write docs/evidence.md, docs/performance.md and docs/scale.md from the recorded runs
     Evidence,
     /// Run every benchmark and every verification tool for a few seconds
     Smoke {
@@ -108,7 +108,7 @@ fn perform(task: Task) -> Result<()> {
         Task::Bench {
             no_install,
             bench_args,
-        } => bench::run_one(&root, !no_install, &bench_args),
+        } => bench::run_bench(&root, !no_install, &bench_args),
         Task::Campaign {
             short,
             cluster,

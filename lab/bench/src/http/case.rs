@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use crate::client::{Client, Expect, Keyed, Keys, Latencies, Plan, Request, Shot, Until};
-use crate::measure::cpu_time;
+use crate::measure::Measurement;
 use crate::nginx;
 use crate::process::{Process, Tree};
 use crate::serve::LISTENING;
@@ -19,19 +19,6 @@ const REPLAYED: u64 = 1_000;
 
 /// The share of a measurement's time that comes before it and does not count.
 const WARM_UP: f64 = 0.2;
-
-/// The result of one round.
-#[derive(Clone, Copy)]
-pub(crate) struct Round {
-    pub(crate) per_second: f64,
-    /// Of the process under test and its children, per request.
-    pub(crate) cpu_micros: f64,
-    /// With what works behind it: the application of a proxy, the database of an application.
-    pub(crate) cpu_micros_total: f64,
-    pub(crate) cpu_micros_generator: f64,
-    pub(crate) p50_micros: f64,
-    pub(crate) p99_micros: f64,
-}
 
 /// One line of the table.
 pub(crate) struct Case {
@@ -91,7 +78,7 @@ impl Case {
         connections: usize,
         time: Duration,
         latencies: &mut Latencies,
-    ) -> Result<Round> {
+    ) -> Result<Measurement> {
         let mut client = self.connect(connections)?;
         let mut closed = |time, latencies: &mut Latencies| {
             latencies.clear();
@@ -103,22 +90,17 @@ impl Case {
         let server = self.server.tree();
         let behind = || self.behind.map_or(Ok(Duration::ZERO), Tree::cpu_time);
 
-        let (cpu, cpu_behind, cpu_own) = (server.cpu_time()?, behind()?, cpu_time()?);
+        let (cpu, cpu_behind) = (server.cpu_time()?, behind()?);
         let start = Instant::now();
         let requests = closed(time, latencies)? as f64;
         let elapsed = start.elapsed();
         let per_request = |time: Duration| time.as_secs_f64() * 1e6 / requests;
-        let generator = per_request(cpu_time()?.saturating_sub(cpu_own));
-        let server = per_request(server.cpu_time()?.saturating_sub(cpu));
-        let application = per_request(behind()?.saturating_sub(cpu_behind));
-        let [p50_micros, p99_micros] = latencies.percentiles([0.5, 0.99]);
-        Ok(Round {
+        Ok(Measurement {
             per_second: requests / elapsed.as_secs_f64(),
-            cpu_micros: server,
-            cpu_micros_total: server + application,
-            cpu_micros_generator: generator,
-            p50_micros,
-            p99_micros,
+            cpu_own: per_request(server.cpu_time()?.saturating_sub(cpu)),
+            cpu_behind: per_request(behind()?.saturating_sub(cpu_behind)),
+            latencies: Some(latencies.percentiles([0.5, 0.99])),
+            log_bytes: None,
         })
     }
 

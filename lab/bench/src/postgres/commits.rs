@@ -12,6 +12,7 @@ use semel_postgres::transaction::OpenTransaction;
 use super::server::{Database, Server, connect};
 use super::{Extent, subject};
 use crate::load::{completion, request};
+use crate::report::Report;
 use crate::target::{Limit, Target};
 
 const TABLE: &str = include_str!("../../queries/application_table.sql");
@@ -40,7 +41,7 @@ enum Mode {
     Together,
 }
 
-pub(super) fn run(server: &Server, extent: &Extent) -> Result<Vec<Target>> {
+pub(super) fn run(report: &mut Report, server: &Server, extent: &Extent) -> Result<()> {
     println!(
         "\n{:<38} {:>12} {:>14}",
         "an operation with an application's row", "commits", "bytes of log"
@@ -59,12 +60,13 @@ pub(super) fn run(server: &Server, extent: &Extent) -> Result<Vec<Target>> {
         [reserving, _, together] => Some(together - reserving),
         _ => None,
     };
-    Ok(vec![Target::new(
+    report.targets([Target::new(
         "commits for row and completion, in one transaction",
         together,
         // May include commits of the server itself.
         Limit::AtMost(1.05),
-    )])
+    )]);
+    Ok(())
 }
 
 /// What one more operation adds. Opening the store commits, too: the difference of two runs

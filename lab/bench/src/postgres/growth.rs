@@ -10,13 +10,14 @@ use tokio_postgres::Client;
 use uuid::Uuid;
 
 use super::Extent;
-use super::measurements::{Lines, Measurement};
 use super::server::{Database, Server, connect};
 use super::subject::{self, BenchStore};
 use crate::client::Keys;
 use crate::load::{
     BODY, Contender, all_at_once, completed, completion, new_operations, replays, request,
 };
+use crate::measure::{Lines, Measurement};
+use crate::report::Report;
 use crate::target::{Limit, Target};
 
 const FILL: &str = include_str!("../../queries/fill.sql");
@@ -185,7 +186,7 @@ impl<C: Contender> Size<'_, C> {
     }
 }
 
-pub(super) fn run(server: &Server, extent: &Extent) -> Result<Vec<Target>> {
+pub(super) fn run(report: &mut Report, server: &Server, extent: &Extent) -> Result<()> {
     let [small, large] = extent.rows;
     ensure!(
         small < large,
@@ -212,9 +213,13 @@ pub(super) fn run(server: &Server, extent: &Extent) -> Result<Vec<Target>> {
             *kept = Some(size);
         }
     }
-    let heading = format!("growth: {CALLERS} callers");
-    lines.table(&heading, "caller");
-    Ok(targets(&lines, extent.rows))
+    let title = format!("growth of PostgreSQL: {CALLERS} callers");
+    report.table(&title, &lines, |line| {
+        let what = line.split(',').next().unwrap_or_default();
+        vec![name(what, small)]
+    });
+    report.targets(targets(&lines, extent.rows));
+    Ok(())
 }
 
 fn name(what: &str, rows: u64) -> String {
@@ -232,7 +237,7 @@ fn targets(lines: &Lines, [small, large]: [u64; 2]) -> Vec<Target> {
         ];
         for (cost, ratio) in costs {
             targets.push(Target::new(
-                format!("growth, {large}: {cost} / smallest"),
+                format!("PostgreSQL, {large}: {cost} / smallest"),
                 ratio,
                 Limit::AtMost(1.3),
             ));

@@ -6,10 +6,11 @@ use std::rc::Rc;
 use anyhow::Result;
 
 use super::Extent;
-use super::measurements::{Lines, Measurement};
 use super::server::Server;
 use crate::client::Latencies;
-use crate::http::{Case, Round, Starter, Traffic};
+use crate::http::{Case, Starter, Traffic};
+use crate::measure::{Lines, Measurement};
+use crate::report::Report;
 use crate::store::scratch;
 use crate::target::{Limit, Target};
 
@@ -50,10 +51,11 @@ const MEASURED: [Measured; 4] = [
 ];
 
 pub(super) fn run(
+    report: &mut Report,
     server: &Server,
     extent: &Extent,
     directory: Option<PathBuf>,
-) -> Result<Vec<Target>> {
+) -> Result<()> {
     let directory = scratch(directory)?;
     let start = Starter {
         directory: directory.path(),
@@ -77,21 +79,20 @@ pub(super) fn run(
             let mut case = Case::new(name, Rc::new(service), traffic()).in_front_of(server.tree);
             case.fill(extent.connections, &mut latencies)?;
             let round = case.measure(extent.connections, extent.time, &mut latencies)?;
-            lines.record(name, measurement(&round));
+            lines.record(name, round);
         }
     }
-    let heading = format!("HTTP: 1 KiB JSON, {} connections", extent.connections);
-    lines.table(&heading, "service");
-    Ok(targets(&lines))
-}
-
-fn measurement(round: &Round) -> Measurement {
-    Measurement {
-        per_second: round.per_second,
-        cpu_own: round.cpu_micros,
-        cpu_postgres: round.cpu_micros_total - round.cpu_micros,
-        latencies: Some([round.p50_micros, round.p99_micros]),
-    }
+    let title = format!("HTTP on PostgreSQL: {} connections", extent.connections);
+    report.table(&title, &lines, |name| {
+        let peer = match name {
+            LAYER_NEW => HAND_NEW,
+            LAYER_REPLAY => HAND_REPLAY,
+            _ => return Vec::new(),
+        };
+        vec![peer.into()]
+    });
+    report.targets(targets(&lines));
+    Ok(())
 }
 
 fn targets(lines: &Lines) -> Vec<Target> {

@@ -5,11 +5,19 @@ use anyhow::Result;
 use super::Extent;
 use super::growth::fill;
 use super::server::Server;
-use crate::retention::{AGE, measure};
-use crate::target::Target;
+use crate::report::Report;
+use crate::retention::{AGE, measure_beside};
 
-pub(super) fn run(server: &Server, extent: &Extent) -> Result<Target> {
+pub(super) fn run(report: &mut Report, server: &Server, extent: &Extent) -> Result<()> {
     let [_, rows] = extent.rows;
     let size = fill(server, extent, rows, AGE)?;
-    measure(&server.runtime, &size.store, extent.time, extent.rounds)
+    let (time, rounds) = (extent.time, extent.rounds);
+    measure_beside(
+        report,
+        "PostgreSQL",
+        &server.runtime,
+        &size.store,
+        time,
+        rounds,
+    )
 }

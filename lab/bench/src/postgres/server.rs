@@ -1,17 +1,15 @@
 //! The Postgres server, and the databases that are made in it for one measurement each.
 
-use std::time::Instant;
-
 use anyhow::{Context, Result};
 use tokio::runtime::Runtime;
 use tokio_postgres::{Client, Config, NoTls};
 
-use super::measurements::Measurement;
-use crate::measure::cpu_time;
+use crate::measure::{Measurement, Work, measure};
 use crate::process::Tree;
 
 const CREATE_DATABASE: &str = include_str!("../../queries/create_database.sql");
 const DROP_DATABASE: &str = include_str!("../../queries/drop_database.sql");
+const LOG_POSITION: &str = include_str!("../../queries/log_position.sql");
 const BACKEND_PID: &str = include_str!("../../queries/backend_pid.sql");
 
 /// The name in these statements, and what every name begins with.
@@ -52,18 +50,29 @@ impl Server {
         Ok(database)
     }
 
-    /// Runs `work`, which returns the number of operations, and measures this process and Postgres.
-    pub(super) fn measure(&self, work: impl FnOnce() -> Result<u64>) -> Result<Measurement> {
-        let (own, postgres, start) = (cpu_time()?, self.tree.cpu_time()?, Instant::now());
-        let operations = work()? as f64;
-        let elapsed = start.elapsed();
-        let own = cpu_time()?.saturating_sub(own);
+    /// Runs `work` and measures this process and Postgres.
+    pub(super) fn measure<W: Into<Work>>(
+        &self,
+        work: impl FnOnce() -> Result<W>,
+    ) -> Result<Measurement> {
+        let log = self.log_position()?;
+        let postgres = self.tree.cpu_time()?;
+        let mut operations = 0.0;
+        let mut measured = measure(|| {
+            let work = work()?.into();
+            operations = work.operations as f64;
+            Ok(work)
+        })?;
         let postgres = self.tree.cpu_time()?.saturating_sub(postgres);
-        Ok(Measurement {
-            per_second: operations / elapsed.as_secs_f64(),
-            cpu_own: own.as_secs_f64() * 1e6 / operations,
-            cpu_postgres: postgres.as_secs_f64() * 1e6 / operations,
-            latencies: None,
+        measured.cpu_behind = postgres.as_secs_f64() * 1e6 / operations;
+        measured.log_bytes = Some((self.log_position()? - log) / operations);
+        Ok(measured)
+    }
+
+    fn log_position(&self) -> Result<f64> {
+        self.runtime.block_on(async {
+            let client = connect(&self.url, "").await?;
+            Ok(client.query_one(LOG_POSITION, &[]).await?.try_get(0)?)
         })
     }
 

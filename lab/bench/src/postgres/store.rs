@@ -7,10 +7,11 @@ use tokio::runtime::Runtime;
 
 use super::hand::Hand;
 use super::limit::Limit;
-use super::measurements::{Lines, Measurement};
 use super::server::Server;
 use super::{Extent, HAND, SEMEL, subject};
 use crate::load::{Contender, all_at_once, completed, new_operations, replays};
+use crate::measure::{Lines, Measurement};
+use crate::report::Report;
 use crate::target::{self, Target};
 
 const CALLERS: [usize; 4] = [1, 8, 64, 256];
@@ -20,6 +21,9 @@ const LIMIT_CONNECTIONS: [usize; 3] = [1, 2, 4];
 /// Operations that are replayed before there are more: enough for every connection of a pool
 /// to settle for a plan.
 const FIRST_REPLAYED: usize = 256;
+
+/// The most that an operation writes to the log: 0.85 of the layout whose completions wrote index entries.
+const MOST_LOG_BYTES: f64 = 2_000.0;
 
 /// How far the order of the cases moves on from round to round; prime to their number.
 const STRIDE: usize = 5;
@@ -133,7 +137,7 @@ fn stored(runtime: &Runtime, contender: &impl Contender, replayed: usize) -> Res
     completed(runtime, contender, replayed)
 }
 
-pub(super) fn run(server: &Server, extent: &Extent) -> Result<Vec<Target>> {
+pub(super) fn run(report: &mut Report, server: &Server, extent: &Extent) -> Result<()> {
     let mut cases = Case::all();
     cases.retain(|case| extent.wants(&case.name()));
     let mut lines = Lines::default();
@@ -145,50 +149,51 @@ pub(super) fn run(server: &Server, extent: &Extent) -> Result<Vec<Target>> {
             lines.record(&case.name(), case.measure(server, extent)?);
         }
     }
-    lines.table("store: reserve and complete, 1 KiB", "caller");
-    Ok(targets(&lines))
+    let best = best_limit(&lines);
+    report.table("PostgreSQL: reserve and complete, 1 KiB", &lines, |name| {
+        let Some(case) = name.strip_prefix(SEMEL) else {
+            return Vec::new();
+        };
+        let limit = best
+            .filter(|_| case == ", new, 256 callers")
+            .map(Case::name);
+        let hand = format!("{HAND}{case}");
+        [hand].into_iter().chain(limit).collect()
+    });
+    report.targets(targets(&lines, best));
+    Ok(())
 }
 
-fn targets(lines: &Lines) -> Vec<Target> {
-    let rate =
-        |case: Case, other: Case| lines.ratio(&case.name(), &other.name(), |one| one.per_second);
+/// The number of connections with which the raw batches are fastest.
+fn best_limit(lines: &Lines) -> Option<Case> {
     let limits = LIMIT_CONNECTIONS.map(Case::Limit);
-    let best = limits.into_iter().max_by(|one, other| {
+    limits.into_iter().max_by(|one, other| {
         let rate = |case: &Case| lines.median(&case.name(), |one| one.per_second);
         rate(one)
             .partial_cmp(&rate(other))
             .unwrap_or(std::cmp::Ordering::Equal)
-    });
+    })
+}
 
-    println!("\nratios, medians of the ratios within each round");
-    let beside = |name: String, ratio: Option<f64>, cpu: Option<f64>| {
-        if let (Some(ratio), Some(cpu)) = (ratio, cpu) {
-            println!("{name:<58} rate {ratio:>6.2}   CPU {cpu:>6.2}");
-        }
-    };
-    let cpu = |case: Case, other: Case| lines.ratio(&case.name(), &other.name(), Measurement::cpu);
-    let pairs = CALLERS.map(|callers| (Case::New as fn(Who, usize) -> Case, "new", callers));
-    let replays = REPLAY_CALLERS.map(|callers| (Case::Replay as _, "replay", callers));
-    for (case, what, callers) in pairs.into_iter().chain(replays) {
-        let (semel, hand) = (case(Who::Semel, callers), case(Who::Hand, callers));
-        let name = format!("{SEMEL} / {HAND}, {what}, {callers} callers");
-        beside(name, rate(semel, hand), cpu(semel, hand));
-    }
+fn targets(lines: &Lines, best: Option<Case>) -> Vec<Target> {
+    let rate =
+        |case: Case, other: Case| lines.ratio(&case.name(), &other.name(), |one| one.per_second);
     let most = Case::New(Who::Semel, 256);
-    if let Some(best) = best {
-        let name = format!("{SEMEL}, new, 256 callers / {}", best.name());
-        beside(name, rate(most, best), cpu(most, best));
-    }
-
     let to_limit = Target::new(
-        "store, new, 256 callers: rate / limit",
+        "PostgreSQL, new, 256 callers: rate / raw batches",
         best.and_then(|best| rate(most, best)),
         target::Limit::AtLeast(0.6),
     );
     let to_hand = BESIDE_HAND.map(|(case, name, least)| {
         let ratio = rate(case(Who::Semel), case(Who::Hand));
-        let name = format!("store, {name}: rate / hand-written");
+        let name = format!("PostgreSQL, {name}: rate / hand-written");
         Target::new(name, ratio, target::Limit::AtLeast(least))
     });
-    to_hand.into_iter().chain([to_limit]).collect()
+    let log = lines.median(&most.name(), |one| one.log_bytes.unwrap_or(f64::NAN));
+    let log = Target::new(
+        "PostgreSQL, new, 256 callers: bytes of log",
+        log,
+        target::Limit::AtMost(MOST_LOG_BYTES),
+    );
+    to_hand.into_iter().chain([to_limit, log]).collect()
 }

@@ -89,14 +89,10 @@ pub(super) fn timeline(content: &Value) -> String {
     for (colour, rates) in &curves {
         let points = rates.iter().enumerate().map(|(index, rate)| {
             let middle = (index as f64 + 0.5) * step as f64;
-            format!("{:.1},{:.1}", x(middle.min(total)), y(*rate))
+            (x(middle.min(total)), y(*rate))
         });
-        let points: Vec<String> = points.collect();
-        let _ = writeln!(
-            svg,
-            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.6\" points=\"{}\"/>",
-            points.join(" ")
-        );
+        let points: Vec<_> = points.collect();
+        polyline(&mut svg, colour, &points);
     }
     label(&mut svg, (LEFT, BOTTOM + 16.0), "middle", "0 s");
     label(
@@ -185,6 +181,87 @@ pub(super) fn throughput(content: &Value) -> String {
     svg + "</svg>\n"
 }
 
+/// What callers reached together.
+pub(super) struct Point {
+    pub(super) callers: u32,
+    pub(super) rate: f64,
+    pub(super) p99: f64,
+}
+
+/// Throughput and p99 over the number of callers, both axes logarithmic, beside each other.
+pub(super) fn callers(store: &str, series: &[(&str, Vec<Point>)], limit: f64) -> String {
+    const HEIGHT: f64 = 360.0;
+    let all = || series.iter().flat_map(|(_, points)| points);
+    let most = all()
+        .map(|point| f64::from(point.callers))
+        .fold(2.0, f64::max);
+    let mut svg = begin(
+        HEIGHT,
+        &format!("{store}: new operations per second, and their p99 in µs, by callers"),
+    );
+    for (left, is_rate) in [(LEFT, true), (550.0, false)] {
+        let value = |point: &Point| if is_rate { point.rate } else { point.p99 };
+        let values = || all().map(value).filter(|value| *value > 0.0);
+        let top = values().fold(if is_rate { limit } else { 1.0 }, f64::max);
+        let decades = (
+            values()
+                .fold(f64::INFINITY, f64::min)
+                .min(top)
+                .log10()
+                .floor(),
+            top.log10().ceil(),
+        );
+        let (right, bottom, upper) = (left + 390.0, HEIGHT - 70.0, 40.0);
+        let x = |callers: u32| left + f64::from(callers).log2() / most.log2() * (right - left);
+        let y = |value: f64| {
+            let share = (value.max(1e-9).log10() - decades.0) / (decades.1 - decades.0).max(1.0);
+            bottom - share * (bottom - upper)
+        };
+        let mut decade = decades.0;
+        while decade <= decades.1 {
+            let value = 10_f64.powf(decade);
+            line(&mut svg, (left, y(value)), (right, y(value)));
+            let shown = count(&Value::from(value));
+            label(&mut svg, (left - 6.0, y(value) + 4.0), "end", &shown);
+            decade += 1.0;
+        }
+        if let Some((_, points)) = series.first() {
+            for Point { callers, .. } in points {
+                let shown = callers.to_string();
+                label(&mut svg, (x(*callers), bottom + 16.0), "middle", &shown);
+            }
+        }
+        if is_rate && limit > 0.0 {
+            let path = [(left, y(limit)), (right, y(limit))];
+            polyline(&mut svg, INDETERMINATE, &path);
+        }
+        for ((_, points), colour) in series.iter().zip([NEW, FAILED]) {
+            let path: Vec<_> = points
+                .iter()
+                .map(|point| (x(point.callers), y(value(point))))
+                .collect();
+            polyline(&mut svg, colour, &path);
+        }
+    }
+    let names = series.iter().zip([NEW, FAILED]);
+    let mut entries: Vec<_> = names.map(|((name, _), colour)| (*name, colour)).collect();
+    entries.push(("limit", INDETERMINATE));
+    legend(&mut svg, HEIGHT - 20.0, &entries);
+    svg + "</svg>\n"
+}
+
+fn polyline(svg: &mut String, colour: &str, points: &[(f64, f64)]) {
+    let points: Vec<String> = points
+        .iter()
+        .map(|(x, y)| format!("{x:.1},{y:.1}"))
+        .collect();
+    let _ = writeln!(
+        svg,
+        "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"1.6\" points=\"{}\"/>",
+        points.join(" ")
+    );
+}
+
 /// The phases, each from and to a second.
 fn spells(seconds: &[Value]) -> Vec<(&str, f64, f64)> {
     let mut spells: Vec<(&str, f64, f64)> = Vec::new();
@@ -206,7 +283,7 @@ fn round_up(highest: f64) -> f64 {
     found.unwrap_or(10.0) * decade
 }
 
-fn begin(height: f64, title: &'static str) -> String {
+fn begin(height: f64, title: &str) -> String {
     format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" \
          font-family=\"sans-serif\" font-size=\"12\" fill=\"#1b1f24\">\n\
