@@ -1,6 +1,10 @@
 -- Reserves for many requests in one statement, those whose key is new: the primary key is the lock, of
--- any number of requests at once one inserts, and the others insert nothing. Most requests have a new
--- key, so this comes first; `reserve_existing.sql` and `reserve.sql` are for the others.
+-- any number of requests at once one inserts. Most requests have a new key, so this comes first;
+-- `reserve_existing.sql` and `reserve.sql` are for the others.
+--
+-- Not ON CONFLICT, for which the server takes a lock and writes a second log record for every row. Where
+-- another statement inserts one of the keys in the same instant, the primary key refuses this one, and the
+-- other two statements decide for all of its requests.
 --
 -- The requests are ordered by hash, so that two of these statements cannot deadlock on each other's
 -- insertions.
@@ -26,5 +30,4 @@ CROSS JOIN unnest(
 -- Without a look first, the insertion would wait for an application's transaction that has its own row
 -- locked. Not a join: a plan from when the table was empty would read all of it.
 WHERE (SELECT true FROM semel.operations WHERE operations.key_hash = request.key_hash) IS NULL
-ON CONFLICT (key_hash) DO NOTHING
 RETURNING id, created_at

@@ -115,6 +115,21 @@ async fn the_suite_passes_with_the_guards_of_reserve_alone() {
     }
 }
 
+/// As if another connection inserted each key between the look and the insertion.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_suite_passes_if_every_insertion_of_a_used_key_collides() {
+    if server().is_some() {
+        let looking = Queries::default().reserve_new;
+        let blind = looking.replace("WHERE (SELECT", "WHERE true OR (SELECT");
+        assert_ne!(blind, looking);
+        let harness = altered(Some(("reserve_new", blind.leak())), Identity::hash);
+        let failure = first_failure(harness, |case| {
+            (case.starts_with("reserve::") || case.starts_with("races::")).then_some(0)
+        });
+        assert_eq!(failure.await, None);
+    }
+}
+
 #[test]
 fn every_guard_has_a_test_and_a_detector() {
     guards().check_tables(WITH_GUARDS, GUARDS_AT_LEAST);

@@ -14,10 +14,10 @@ use semel_core::store::Result;
 use semel_core::transition::{self, Decision, Grant, InProgress, Unknown};
 use semel_core::{Fence, OperationId, Record, Reserve, State, Timestamp};
 use tokio::sync::oneshot;
-use tokio_postgres::Row;
+use tokio_postgres::{Row, error::SqlState};
 use uuid::Uuid;
 
-use self::columns::Columns;
+use self::columns::{Columns, first_of_each_key, hashes};
 use crate::connection::Session;
 use crate::connection_worker::Workload;
 use crate::error::{Failure, unavailable};
@@ -153,14 +153,19 @@ async fn insert_new(
     batch: &mut Vec<Reservation>,
 ) -> std::result::Result<(), Failure> {
     let sent = time.sending();
-    let columns = Columns::of(batch, time);
-    let rows = session
+    let columns = Columns::of(first_of_each_key(batch), time);
+    let inserted = session
         .client
         .query(
             &session.sql.reserve_new,
             &columns.parameters()[..PARAMETERS_OF_NEW],
         )
-        .await?;
+        .await;
+    let rows = match inserted {
+        // Another connection inserted one of the keys in the same instant: nothing is inserted here.
+        Err(error) if error.code() == Some(&SqlState::UNIQUE_VIOLATION) => return Ok(()),
+        inserted => inserted?,
+    };
     let mut begun = HashMap::with_capacity(rows.len());
     for row in &rows {
         let now: i64 = row.try_get(1)?;
@@ -217,7 +222,7 @@ async fn change_existing(
     batch: &[Reservation],
 ) -> std::result::Result<Vec<Option<Answer>>, Failure> {
     let sent = time.sending();
-    let columns = Columns::of(batch, time);
+    let columns = Columns::of(batch.iter(), time);
     let rows = session
         .client
         .query(&session.sql.reserve, &columns.parameters())
@@ -230,11 +235,6 @@ async fn change_existing(
         reserved.answer(row, batch, &mut answers)?;
     }
     Ok(answers)
-}
-
-fn hashes(batch: &[Reservation]) -> Vec<Uuid> {
-    let hashes = batch.iter().map(|call| Uuid::from_bytes(call.hash.0));
-    hashes.collect()
 }
 
 /// A row of `reserve.sql`, without the record.

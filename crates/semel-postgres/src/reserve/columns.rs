@@ -5,7 +5,7 @@ use semel_core::{OnExpired, Reserve};
 use tokio_postgres::types::ToSql;
 use uuid::Uuid;
 
-use super::{Reservation, hashes};
+use super::Reservation;
 use crate::row::uuid;
 use crate::time::Time;
 
@@ -37,13 +37,13 @@ pub(super) struct Columns<'b> {
 }
 
 impl<'b> Columns<'b> {
-    pub(super) fn of(batch: &'b [Reservation], time: &Time) -> Self {
+    pub(super) fn of(batch: impl Iterator<Item = &'b Reservation> + Clone, time: &Time) -> Self {
         let mut columns = Self {
             now: time.given(),
-            hashes: hashes(batch),
+            hashes: hashes(batch.clone()),
             ..Self::default()
         };
-        for (call, nth) in batch.iter().zip(1..) {
+        for (call, nth) in batch.zip(1..) {
             columns.add(&call.request, nth);
         }
         columns
@@ -110,5 +110,56 @@ impl<'b> Columns<'b> {
             &self.older_versions,
             &self.older_rules,
         ]
+    }
+}
+
+/// Without the requests whose key an earlier one of the batch has: one statement cannot insert both.
+pub(super) fn first_of_each_key(
+    batch: &[Reservation],
+) -> impl Iterator<Item = &Reservation> + Clone {
+    batch
+        .chunk_by(|one, next| one.hash == next.hash)
+        .filter_map(<[Reservation]>::first)
+}
+
+pub(super) fn hashes<'b>(batch: impl IntoIterator<Item = &'b Reservation>) -> Vec<Uuid> {
+    let hashes = batch.into_iter().map(|call| Uuid::from_bytes(call.hash.0));
+    hashes.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use semel_core::{Fingerprint, Identity, Key, OperationId, Policy};
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    #[test]
+    fn requests_with_the_same_key_are_inserted_once() {
+        let mut batch: Vec<_> = ["a", "b", "a", "a", "c"].map(reservation).into();
+        batch.sort_unstable_by_key(|call| call.hash.0);
+        let mut keys: Vec<_> = first_of_each_key(&batch)
+            .map(|call| call.request.identity.key().as_str())
+            .collect();
+        keys.sort_unstable();
+        assert_eq!(keys, ["a", "b", "c"]);
+    }
+
+    fn reservation(key: &str) -> Reservation {
+        let identity = Identity::new("acme", "create_payment", Key::new(key).unwrap()).unwrap();
+        Reservation {
+            hash: identity.hash(),
+            request: Arc::new(Reserve {
+                id: OperationId::generate(),
+                identity,
+                fingerprints: Fingerprint::from_parts(1, [1; 32]).into(),
+                owner: "owner".into(),
+                policy: Policy::default(),
+            }),
+            reply: oneshot::channel().0,
+            tries: 0,
+        }
     }
 }

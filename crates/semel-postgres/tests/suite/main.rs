@@ -15,6 +15,7 @@ mod durability;
 mod failover;
 mod notifications;
 mod opening;
+mod races;
 mod reveal_audit;
 mod schema;
 mod statistics;
