@@ -116,7 +116,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
 
 fn end(ended: &Result<Response, Error>, include: bool) -> ExitCode {
     let (code, response) = match ended {
-        Ok(response) if response.status < 400 => (0, Some(response)),
+        Ok(response) if (200..300).contains(&response.status) => (0, Some(response)),
         Ok(response) => (REJECTED, Some(response)),
         Err(Error::KeyReused(response) | Error::KeyExpired(response)) => {
             (REJECTED, Some(&**response))

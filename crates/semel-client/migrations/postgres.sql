@@ -1,7 +1,7 @@
 -- The journal of semel-client, for clients in any language. Safe to run again. It needs the right to create a schema, or, where `semel`
 -- exists already, to create in it; it shares the schema with Semel's store and does not touch its tables.
 --
--- The functions run with the rights of their owner. An application needs `USAGE` on the schema, and
+-- The functions run with the rights of their owner, and wait ten seconds for a row that another transaction holds. An application needs `USAGE` on the schema, and
 -- `EXECUTE` on the functions: GRANT EXECUTE ON FUNCTION semel.intend, semel.note_intent, … TO app.
 DO $do$
 BEGIN
@@ -29,6 +29,8 @@ CREATE TABLE IF NOT EXISTS semel.intents (
     created_at       bigint  NOT NULL,
     -- Until when the server knows the key. Nothing is sent after it.
     expires_at       bigint  NOT NULL,
+    -- Whether a client may have sent it. An intent that an application stored in a transaction was not.
+    is_sent          boolean NOT NULL,
     -- Whether the server said that the outcome is unknown, and of which operation.
     is_unknown       boolean NOT NULL DEFAULT false,
     operation_id     text,
@@ -72,7 +74,8 @@ AS $$
             WHERE lower(line.value ->> 0) = 'content-type'
             ORDER BY line.nth
             LIMIT 1
-        ), ''), 'UTF8')),
+        -- A character for each byte, as in all headers of the journal.
+        ), ''), 'LATIN1')),
         (5, $4)
     ) AS field (nth, bytes)
 $$;
@@ -80,13 +83,15 @@ $$;
 -- Stores an intent with a random key, in the caller's transaction, and returns what is known of it. The URL is spelled as the URL
 -- Standard serialises it (`https://api.example/`, not `https://api.example`).
 --
+-- A client that sends it next says so with `sending`. Then `is_sent` of the result is whether it may have been sent before.
+--
 -- SEM03: the intent is known with another request. SEM04: as many intents are open as may be.
 CREATE OR REPLACE FUNCTION semel.intend(
     intent text, method text, url text, headers jsonb DEFAULT '[]', body bytea DEFAULT '',
-    lifetime interval DEFAULT '24 hours', max_open bigint DEFAULT 50000, now_us bigint DEFAULT NULL
+    lifetime interval DEFAULT '24 hours', max_open bigint DEFAULT 50000, now_us bigint DEFAULT NULL, sending boolean DEFAULT false
 )
 RETURNS semel.intents
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog SET lock_timeout = '10s'
 AS $$
 DECLARE
     now_at bigint := coalesce($8, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
@@ -94,6 +99,7 @@ DECLARE
     content bytea := coalesce($5, '');
     print bytea;
     stored semel.intents;
+    is_new boolean := false;
 BEGIN
     PERFORM semel.require_durable_commit();
     IF jsonb_typeof(lines) = 'object' THEN
@@ -111,18 +117,45 @@ BEGIN
                 RAISE 'semel: % intents are open, and no more may be: finish or forget some', $7 USING ERRCODE = 'SEM04';
             END IF;
             INSERT INTO semel.intents AS known
-                (intent, key, fingerprint, method, url, headers, body, created_at, expires_at)
+                (intent, key, fingerprint, method, url, headers, body, created_at, expires_at, is_sent)
             VALUES
                 ($1, gen_random_uuid()::text, print, $2, $3, lines, content, now_at,
-                 now_at + (extract(epoch FROM $6) * 1000000)::bigint)
+                 now_at + (extract(epoch FROM $6) * 1000000)::bigint, $9)
             ON CONFLICT ON CONSTRAINT intents_intent_key DO NOTHING
             RETURNING * INTO stored;
+            is_new := FOUND;
         END IF;
         EXIT WHEN stored.id IS NOT NULL;
     END LOOP;
     IF stored.fingerprint <> print THEN
         RAISE 'semel: the intent % is known with another request: use a new intent for a new operation', $1
             USING ERRCODE = 'SEM03';
+    END IF;
+    IF is_new THEN
+        stored.is_sent := false;
+    ELSIF $9 THEN
+        stored := semel.start_intent($1, stored.key);
+    END IF;
+    RETURN stored;
+END
+$$;
+
+-- Marks an intent as sent, before a client sends it. `is_sent` of the result is whether it may have been sent before: of two clients
+-- that start at once, one gets false.
+CREATE OR REPLACE FUNCTION semel.start_intent(intent text, key text) RETURNS semel.intents
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog SET lock_timeout = '10s'
+AS $$
+DECLARE
+    stored semel.intents;
+BEGIN
+    PERFORM semel.require_durable_commit();
+    UPDATE semel.intents AS known SET is_sent = true
+    WHERE known.intent = $1 AND known.key = $2 AND known.finished_at IS NULL AND NOT known.is_sent
+    RETURNING * INTO stored;
+    IF FOUND THEN
+        stored.is_sent := false;
+    ELSE
+        SELECT * INTO stored FROM semel.intents AS known WHERE known.intent = $1 AND known.key = $2;
     END IF;
     RETURN stored;
 END
@@ -133,7 +166,7 @@ CREATE OR REPLACE FUNCTION semel.note_intent(
     intent text, key text, expires_at bigint, is_unknown boolean, operation_id text
 )
 RETURNS void
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog SET lock_timeout = '10s'
 AS $$
 BEGIN
     PERFORM semel.require_durable_commit();
@@ -151,7 +184,7 @@ CREATE OR REPLACE FUNCTION semel.finish_intent(
     intent text, key text, status integer, headers jsonb, body bytea, prune_before bigint, now_us bigint DEFAULT NULL
 )
 RETURNS semel.intents
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog SET lock_timeout = '10s'
 AS $$
 DECLARE
     now_at bigint := coalesce($7, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
@@ -194,7 +227,7 @@ AS $$ SELECT known.* FROM semel.intents AS known WHERE known.intent = $1 $$;
 
 -- Removes one intent, because a person asked for it: its next call is a new operation.
 CREATE OR REPLACE FUNCTION semel.forget_intent(intent text) RETURNS boolean
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog SET lock_timeout = '10s'
 AS $$
 BEGIN
     DELETE FROM semel.intents AS known WHERE known.intent = $1;
@@ -204,5 +237,6 @@ $$;
 
 -- Journals hold requests and responses: only the owner, and roles to which it grants it, may read or write them.
 REVOKE ALL ON FUNCTION
-    semel.intend, semel.note_intent, semel.finish_intent, semel.open_intents, semel.find_intent, semel.forget_intent
+    semel.intend, semel.start_intent, semel.note_intent, semel.finish_intent, semel.open_intents, semel.find_intent,
+    semel.forget_intent
     FROM PUBLIC;

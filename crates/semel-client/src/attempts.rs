@@ -9,8 +9,9 @@ use semel_core::Timestamp;
 use url::Url;
 
 use crate::decision::{Answer, Poll, Verdict, decide, decide_poll};
-use crate::delay::http_date;
+use crate::delay::{http_date, until};
 use crate::error::{Error, GaveUp};
+use crate::journal::Entry;
 use crate::profile::{Backoff, Profile};
 use crate::quota::Quota;
 use crate::request::Response;
@@ -53,8 +54,11 @@ pub(crate) struct Note {
 pub(crate) struct Attempts<'a> {
     profile: &'a Profile,
     url: &'a Url,
-    /// The end of the call and of the key's lifetime, the earlier of both.
-    deadline: Timestamp,
+    call_ends: Timestamp,
+    /// The end of the key's lifetime; `None` without an entry.
+    key_ends: Option<Timestamp>,
+    /// Whether an earlier request with the key may have reached the server, in this call or before it.
+    is_repeated: bool,
     delays: u32,
     has_paid: bool,
     last: Option<String>,
@@ -73,30 +77,41 @@ enum Pause {
 }
 
 impl<'a> Attempts<'a> {
-    pub(crate) fn new(profile: &'a Profile, url: &'a Url, deadline: Timestamp, note: Note) -> Self {
+    pub(crate) fn new(
+        profile: &'a Profile,
+        url: &'a Url,
+        call_ends: Timestamp,
+        entry: Option<&Entry>,
+    ) -> Self {
         Self {
             profile,
             url,
-            deadline,
+            call_ends,
+            key_ends: entry.map(|entry| entry.expires_at),
+            is_repeated: entry.is_some_and(|entry| entry.is_sent),
             delays: 0,
             has_paid: false,
             last: None,
             target: Target::Request,
-            note,
+            note: entry.map(|entry| entry.note.clone()).unwrap_or_default(),
         }
     }
 
     /// Why nothing may be sent at `now`, if so.
     pub(crate) fn check_deadline(&self, now: Timestamp) -> Result<(), Error> {
-        if now < self.deadline {
-            Ok(())
-        } else {
+        if self.key_ends.is_some_and(|ends| now >= ends) {
+            Err(self.give_up(GaveUp::KeyLifetime))
+        } else if now >= self.call_ends {
             Err(self.give_up(GaveUp::Deadline))
+        } else {
+            Ok(())
         }
     }
 
+    /// The end of the call and of the key's lifetime, the earlier of both.
     pub(crate) fn deadline(&self) -> Timestamp {
-        self.deadline
+        self.key_ends
+            .map_or(self.call_ends, |ends| ends.min(self.call_ends))
     }
 
     /// What follows the answer to the request of `target`.
@@ -109,15 +124,17 @@ impl<'a> Attempts<'a> {
     ) -> Step {
         self.last = Some(match &answer {
             Answer::Response(response) => format!("status {}", response.status),
-            Answer::Nothing(why) => why.clone(),
+            Answer::Nothing(why) | Answer::NotSent(why) => why.clone(),
         });
         let headers = match &answer {
             Answer::Response(response) => response.headers.clone(),
-            Answer::Nothing(_) => HeaderMap::new(),
+            Answer::Nothing(_) | Answer::NotSent(_) => HeaderMap::new(),
         };
-        self.read_expiry(&headers);
+        self.read_expiry(&headers, now);
+        let is_repeated = self.is_repeated;
+        self.is_repeated |= may_be_executed(&answer);
         let pause = match self.target {
-            Target::Request => match decide(self.profile, &answer) {
+            Target::Request => match decide(self.profile, &answer, is_repeated) {
                 Verdict::Final
                 | Verdict::KeyReused
                 | Verdict::KeyExpired
@@ -125,9 +142,12 @@ impl<'a> Attempts<'a> {
                     quota.give_back(self.has_paid);
                     return match answer {
                         Answer::Response(response) => Step::Finished(response),
-                        Answer::Nothing(why) => Step::Ended(Error::Failed(why)),
+                        Answer::Nothing(why) | Answer::NotSent(why) => {
+                            Step::Ended(Error::Failed(why))
+                        }
                     };
                 }
+                Verdict::Refused => return Step::Ended(self.give_up(GaveUp::Refused)),
                 Verdict::Unknown { operation_id } => {
                     self.note_unknown(operation_id);
                     Pause::Slow
@@ -175,7 +195,7 @@ impl<'a> Attempts<'a> {
         let delay = backoff
             .delay(self.delays, random)
             .max(asked.unwrap_or_default());
-        if now.saturating_add(delay) >= self.deadline {
+        if now.saturating_add(delay) >= self.deadline() {
             return Step::Ended(self.give_up(GaveUp::Deadline));
         }
         if matches!(pause, Pause::Failure) {
@@ -188,15 +208,19 @@ impl<'a> Attempts<'a> {
         Step::Next(Some(delay))
     }
 
-    fn read_expiry(&mut self, headers: &HeaderMap) {
-        let value = headers.get(KEY_EXPIRES).and_then(|date| date.to_str().ok());
-        if let Some(expires_at) = value.and_then(http_date) {
+    fn read_expiry(&mut self, headers: &HeaderMap, now: Timestamp) {
+        let date = |name: &str| http_date(headers.get(name)?.to_str().ok()?);
+        if let Some(expires_at) = date(KEY_EXPIRES) {
+            // The server's clock may be another. Between its two dates is how long it knows the key.
+            let expires_at = date("date").map_or(expires_at, |sent_at| {
+                now.saturating_add(until(expires_at, sent_at))
+            });
             let earlier = self
                 .note
                 .expires_at
                 .map_or(expires_at, |at| at.min(expires_at));
             self.note.expires_at = Some(earlier);
-            self.deadline = self.deadline.min(expires_at);
+            self.key_ends = self.key_ends.map(|ends| ends.min(expires_at));
         }
     }
 
@@ -224,5 +248,15 @@ impl<'a> Attempts<'a> {
             reason,
             last: self.last.clone(),
         }
+    }
+}
+
+/// Whether the operation may run, or have run, after this answer that is not final. A server that sends 425 or 429 refused the
+/// request, and 408 says that it did not receive it.
+fn may_be_executed(answer: &Answer) -> bool {
+    match answer {
+        Answer::Response(response) => !matches!(response.status, 408 | 425 | 429),
+        Answer::Nothing(_) => true,
+        Answer::NotSent(_) => false,
     }
 }

@@ -31,6 +31,8 @@ pub struct Options {
     pub max_response: usize,
     /// The longest request body.
     pub max_request: usize,
+    /// How many intents [`Client::resume`] finishes at a time. A server that hangs keeps each for a whole deadline.
+    pub resume_at_once: usize,
     /// Headers of every request, such as credentials. They are not in the journal.
     pub headers: HeaderMap,
     /// Request headers whose values the journal does not keep, besides those of `headers`: credentials. An intent with one of them is
@@ -57,6 +59,7 @@ impl Default for Options {
             quota: QuotaOptions::default(),
             max_response: 1024 * 1024,
             max_request: 8 * 1024 * 1024,
+            resume_at_once: 8,
             headers: HeaderMap::new(),
             secret_headers: SECRET_HEADERS.map(HeaderName::from_static).to_vec(),
         }

@@ -34,7 +34,7 @@ impl Client {
         self.core.call(&*self.transport, intent, request).await
     }
 
-    /// Sends a request without an intent. Only a `GET` is retried.
+    /// Sends a request without an intent. A `GET` is retried, and a request that has a key of the caller's own.
     ///
     /// # Errors
     /// See [`Error`].
@@ -45,8 +45,8 @@ impl Client {
         self.core.send(&*self.transport, &request, None).await
     }
 
-    /// Finishes the intents that this or an earlier process left open, one after another, and reports each. Call it at
-    /// start, before the first call.
+    /// Finishes the intents that this or an earlier process left open, several at a time, and reports each, in the order in which they
+    /// were stored. Call it at start, before the first call.
     ///
     /// # Errors
     /// [`Error::Journal`] if the journal cannot be read.

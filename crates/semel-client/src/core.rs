@@ -1,9 +1,10 @@
 //! A call: journal, requests, journal. The decisions are in [`crate::attempts`].
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, Method};
-use semel_core::Timestamp;
+use bytes::Bytes;
+use http::{HeaderName, Method};
 
 use crate::attempts::{Attempts, Step};
 use crate::builder::Options;
@@ -60,10 +61,26 @@ impl Core {
     ) -> Result<Response, Error> {
         self.check(intent, &request)?;
         let fingerprint = request.fingerprint();
+        self.share(intent, fingerprint, || {
+            self.lead(transport, intent, &request)
+        })
+        .await
+    }
+
+    /// Concurrent calls with one intent share one.
+    pub(crate) async fn share<F>(
+        &self,
+        intent: &str,
+        fingerprint: [u8; 32],
+        lead: impl Fn() -> F,
+    ) -> Result<Response, Error>
+    where
+        F: Future<Output = Result<Response, Error>>,
+    {
         loop {
             match self.0.running.join(intent, fingerprint) {
                 Role::Leader(leader) => {
-                    let outcome = self.lead(transport, intent, &request).await;
+                    let outcome = lead().await;
                     leader.finish(&outcome);
                     return outcome;
                 }
@@ -83,6 +100,12 @@ impl Core {
             return Err(Error::Request(format!(
                 "an intent has 1 to {MAX_INTENT_BYTES} bytes, and none is zero"
             )));
+        }
+        if !request.url.username().is_empty() || request.url.password().is_some() {
+            return Err(Error::Request(
+                "the URL has credentials, and the journal keeps none: send them in a header"
+                    .to_owned(),
+            ));
         }
         if request.headers.contains_key(&options.profile.header) {
             return Err(Error::Request(format!(
@@ -135,7 +158,7 @@ impl Core {
         self.run(transport, request, entry).await
     }
 
-    async fn run(
+    pub(crate) async fn run(
         &self,
         transport: &dyn Transport,
         request: &Request,
@@ -146,20 +169,8 @@ impl Core {
         }
         let answer = self.send(transport, request, Some(&entry)).await?;
         let is_kept = answer.body.len() <= self.0.options.max_response;
-        let stored = self
-            .0
-            .journal
-            .finish(Finish {
-                intent: entry.intent,
-                key: entry.key,
-                response: StoredResponse {
-                    status: answer.status,
-                    headers: answer.headers.clone(),
-                    body: is_kept.then(|| answer.body.clone()),
-                },
-                now: self.0.environment.now(),
-            })
-            .await?;
+        let body = is_kept.then(|| answer.body.clone());
+        let stored = self.store(&entry, &answer, body).await?;
         if is_kept {
             self.result(stored, false)
         } else {
@@ -168,7 +179,7 @@ impl Core {
     }
 
     /// A stored response as the result of a call.
-    fn result(&self, stored: StoredResponse, replayed: bool) -> Result<Response, Error> {
+    pub(crate) fn result(&self, stored: StoredResponse, replayed: bool) -> Result<Response, Error> {
         let Some(body) = stored.body else {
             return Err(Error::ResponseNotStored(None));
         };
@@ -195,26 +206,24 @@ impl Core {
             quota,
             ..
         } = &*self.0;
-        let now = environment.now();
-        let call_ends = now.saturating_add(options.deadline);
-        let key_ends = entry.map_or(call_ends, |entry| entry.expires_at);
-        let note = entry.map(|entry| entry.note.clone()).unwrap_or_default();
-        let mut noted = note.clone();
-        let mut attempts = Attempts::new(
-            &options.profile,
-            &request.url,
-            call_ends.min(key_ends),
-            note,
-        );
-        attempts.check_deadline(now)?;
+        let call_ends = environment.now().saturating_add(options.deadline);
+        let mut attempts = Attempts::new(&options.profile, &request.url, call_ends, entry);
+        let mut noted = attempts.note.clone();
         let has_key = entry.is_some() || request.headers.contains_key(&options.profile.header);
         let is_retried = has_key || request.method == Method::GET;
         loop {
-            let answer = self.send_once(transport, request, entry, &attempts).await?;
+            // Also after each delay and poll: the machine may have slept meanwhile.
+            let now = environment.now();
+            attempts.check_deadline(now)?;
+            let patience = options.attempt_timeout.min(until(attempts.deadline(), now));
+            let key = entry.map(|entry| &*entry.key);
+            let message = message(options, request, key, &attempts.target)?;
+            let (answer, is_too_long) = send_once(transport, message, patience).await?;
             if !is_retried {
                 return match answer {
+                    Answer::Response(_) if is_too_long => Err(Error::ResponseNotStored(None)),
                     Answer::Response(response) => Ok(response),
-                    Answer::Nothing(why) => Err(Error::Failed(why)),
+                    Answer::Nothing(why) | Answer::NotSent(why) => Err(Error::Failed(why)),
                 };
             }
             let step = {
@@ -230,6 +239,12 @@ impl Core {
                     .await?;
             }
             match step {
+                Step::Finished(response) if is_too_long => {
+                    if let Some(entry) = entry {
+                        self.store(entry, &response, None).await?;
+                    }
+                    return Err(Error::ResponseNotStored(None));
+                }
                 Step::Finished(response) => return Ok(response),
                 Step::Ended(error) => return Err(error),
                 Step::Next(delay) => {
@@ -241,127 +256,71 @@ impl Core {
         }
     }
 
-    async fn send_once(
+    /// The end of an intent; returns the response that is stored.
+    async fn store(
         &self,
-        transport: &dyn Transport,
-        request: &Request,
-        entry: Option<&Entry>,
-        attempts: &Attempts<'_>,
-    ) -> Result<Answer, Error> {
-        let options = &self.0.options;
-        let now: Timestamp = self.0.environment.now();
-        let key = entry.map(|entry| &*entry.key);
-        let message = message(options, request, key, &attempts.target)?;
-        let patience = options.attempt_timeout.min(until(attempts.deadline(), now));
-        let received = tokio::time::timeout(patience, transport.send(message)).await;
-        let (head, body) = match received {
-            Ok(Ok(response)) => response.into_parts(),
-            Ok(Err(TransportError::Failed(why))) => return Ok(Answer::Nothing(why)),
-            Ok(Err(TransportError::Invalid(why))) => return Err(Error::Request(why)),
-            Ok(Err(TransportError::TooLong(head))) => {
-                self.finish_too_long(entry, &head).await?;
-                return Err(Error::ResponseNotStored(None));
-            }
-            Err(_) => {
-                let why = format!("no response within {patience:?}");
-                return Ok(Answer::Nothing(why));
-            }
-        };
-        Ok(Answer::Response(Response {
-            status: head.status.as_u16(),
-            headers: head.headers,
-            body,
-            replayed_from_journal: false,
-        }))
-    }
-
-    async fn finish_too_long(
-        &self,
-        entry: Option<&Entry>,
-        head: &http::Response<()>,
-    ) -> Result<(), Error> {
-        let Some(entry) = entry else {
-            return Ok(());
-        };
-        let response = StoredResponse {
-            status: head.status().as_u16(),
-            headers: head.headers().clone(),
-            body: None,
-        };
+        entry: &Entry,
+        answer: &Response,
+        body: Option<Bytes>,
+    ) -> Result<StoredResponse, Error> {
         let finish = Finish {
             intent: entry.intent.clone(),
             key: entry.key.clone(),
-            response,
+            response: StoredResponse {
+                status: answer.status,
+                headers: answer.headers.clone(),
+                body,
+            },
             now: self.0.environment.now(),
         };
-        self.0.journal.finish(finish).await?;
-        Ok(())
+        Ok(self.0.journal.finish(finish).await?)
     }
 
-    /// A stored request has no credentials. Sent without them it would be refused, and the refusal would end the intent, although the
-    /// operation may have happened.
-    fn check_credentials(&self, stored: &Request) -> Result<(), Error> {
-        let options = &self.0.options;
-        let missing = options.secret_headers.iter().find(|name| {
-            let is_left_out = stored.headers.get(*name).is_some_and(HeaderValue::is_empty);
-            is_left_out && !options.headers.contains_key(*name)
-        });
-        match missing {
-            None => Ok(()),
-            Some(name) => Err(Error::Request(format!(
-                "the journal does not keep the header {name}: give it to the client itself, so that it can be resumed"
-            ))),
-        }
-    }
-
-    pub(crate) async fn resume(
-        &self,
-        transport: &dyn Transport,
-    ) -> Result<Vec<(String, Result<Response, Error>)>, Error> {
-        let mut results = Vec::new();
-        for open in self.0.journal.list().await? {
-            let result = match self.finish(transport, &open.intent).await {
-                Ok(Some(response)) => Ok(response),
-                // Another process forgot it meanwhile.
-                Ok(None) => continue,
-                Err(error) => Err(error),
-            };
-            results.push((open.intent, result));
-        }
-        Ok(results)
-    }
-
-    pub(crate) async fn finish(
-        &self,
-        transport: &dyn Transport,
-        intent: &str,
-    ) -> Result<Option<Response>, Error> {
-        let Some(entry) = self.0.journal.find(intent).await? else {
-            return Ok(None);
-        };
-        let Some(request) = entry.request.clone() else {
-            return self.run(transport, &placeholder()?, entry).await.map(Some);
-        };
-        self.check_credentials(&request)?;
-        self.call(transport, intent, request).await.map(Some)
+    /// The client's own headers and those that a journal does not keep.
+    pub(crate) fn options(&self) -> &Options {
+        &self.0.options
     }
 }
 
-/// For a finished intent, whose request is not stored any more and is not sent.
-fn placeholder() -> Result<Request, Error> {
-    Request::get("http://finished.invalid/")
+/// One attempt; and whether its response was too long to be read, so that only its status and headers decide.
+async fn send_once(
+    transport: &dyn Transport,
+    message: http::Request<Bytes>,
+    patience: Duration,
+) -> Result<(Answer, bool), Error> {
+    let received = tokio::time::timeout(patience, transport.send(message)).await;
+    let ((head, body), is_too_long) = match received {
+        Ok(Ok(response)) => (response.into_parts(), false),
+        Ok(Err(TransportError::TooLong(head))) => (head.map(|()| Bytes::new()).into_parts(), true),
+        Ok(Err(TransportError::Failed(why))) => return Ok((Answer::Nothing(why), false)),
+        Ok(Err(TransportError::NotConnected(why))) => return Ok((Answer::NotSent(why), false)),
+        Ok(Err(TransportError::Invalid(why))) => return Err(Error::Request(why)),
+        Err(_) => {
+            let why = format!("no response within {patience:?}");
+            return Ok((Answer::Nothing(why), false));
+        }
+    };
+    let response = Response {
+        status: head.status.as_u16(),
+        headers: head.headers,
+        body,
+        replayed_from_journal: false,
+    };
+    Ok((Answer::Response(response), is_too_long))
 }
 
 /// A response that ended an intent, as the caller gets it.
 fn typed(profile: &crate::Profile, response: Response) -> Result<Response, Error> {
     let answer = Answer::Response(response.clone());
-    match decide(profile, &answer) {
+    match decide(profile, &answer, false) {
         Verdict::KeyReused => Err(Error::KeyReused(Box::new(response))),
         Verdict::KeyExpired => Err(Error::KeyExpired(Box::new(response))),
         Verdict::ResponseNotStored => Err(Error::ResponseNotStored(Some(Box::new(response)))),
         // The profile may have changed since it was stored: it stays final.
-        Verdict::Final | Verdict::Unknown { .. } | Verdict::Wait { .. } | Verdict::Failure => {
-            Ok(response)
-        }
+        Verdict::Final
+        | Verdict::Unknown { .. }
+        | Verdict::Wait { .. }
+        | Verdict::Failure
+        | Verdict::Refused => Ok(response),
     }
 }

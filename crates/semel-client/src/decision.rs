@@ -15,8 +15,10 @@ use crate::request::Response;
 pub enum Answer {
     /// A complete response.
     Response(Response),
-    /// No connection, no response, or a truncated one; and why.
+    /// No response, or a truncated one; and why. The server may have received the request.
     Nothing(String),
+    /// No connection, and why. The server did not receive the request.
+    NotSent(String),
 }
 
 /// What an answer means.
@@ -42,7 +44,14 @@ pub enum Verdict {
     },
     /// A failure that may pass. A retry costs quota.
     Failure,
+    /// This request was refused before its key was looked at, and an earlier one with the key may have been executed. The call
+    /// ends, and the intent stays open.
+    Refused,
 }
+
+/// Statuses that say nothing of an earlier request with the key: a gateway or a check of credentials gives them before the operation
+/// is looked up. Any other rejection comes from the server that knows the key.
+const UNRELATED: [u16; 5] = [401, 403, 404, 407, 413];
 
 /// What the answer of a status resource means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,14 +69,19 @@ pub enum Poll {
     Failure,
 }
 
-/// What the answer to a request means. The first rule that matches decides.
-pub fn decide(profile: &Profile, answer: &Answer) -> Verdict {
+/// What the answer to a request means. The first rule that matches decides. `is_repeated`: an earlier request with this key may have
+/// reached the server.
+pub fn decide(profile: &Profile, answer: &Answer, is_repeated: bool) -> Verdict {
     let response = match answer {
         Answer::Response(response) => response,
-        Answer::Nothing(_) => return Verdict::Failure,
+        Answer::Nothing(_) | Answer::NotSent(_) => return Verdict::Failure,
+    };
+    let wait = Verdict::Wait {
+        status_resource: None,
     };
     let refusal = Refusal::read(profile, response);
     match refusal.code.as_deref() {
+        Some("idempotency_key_in_progress") => return wait,
         Some("idempotency_outcome_unknown") => {
             return Verdict::Unknown {
                 operation_id: operation_id(response),
@@ -82,13 +96,16 @@ pub fn decide(profile: &Profile, answer: &Answer) -> Verdict {
         return Verdict::KeyReused;
     }
     let status = response.status;
+    let is_replayed = header(&response.headers, "idempotent-replayed") == Some("true");
+    let last = if is_repeated && !is_replayed && UNRELATED.contains(&status) {
+        Verdict::Refused
+    } else {
+        Verdict::Final
+    };
     let should_retry = header(&response.headers, "stripe-should-retry");
     if should_retry == Some("false") || refusal.retryable == Some(false) {
-        return Verdict::Final;
+        return last;
     }
-    let wait = Verdict::Wait {
-        status_resource: None,
-    };
     if should_retry == Some("true") || refusal.retryable == Some(true) {
         return if matches!(status, 408 | 409 | 425 | 429) {
             wait
@@ -96,8 +113,7 @@ pub fn decide(profile: &Profile, answer: &Answer) -> Verdict {
             Verdict::Failure
         };
     }
-    if profile.replayed_is_final && header(&response.headers, "idempotent-replayed") == Some("true")
-    {
+    if profile.replayed_is_final && is_replayed {
         return Verdict::Final;
     }
     if status == 202 && is_in_progress(response) {
@@ -105,15 +121,16 @@ pub fn decide(profile: &Profile, answer: &Answer) -> Verdict {
             status_resource: header(&response.headers, LOCATION.as_str()).map(str::to_owned),
         };
     }
-    let is_conflict_in_progress =
-        status == 409 && (profile.conflict_waits || response.headers.contains_key(RETRY_AFTER));
+    // The IETF draft has 409 for a request that is outstanding, without a code or `Retry-After`: after an earlier request it is that.
+    let is_conflict_in_progress = status == 409
+        && (profile.conflict_waits || is_repeated || response.headers.contains_key(RETRY_AFTER));
     if profile.wait.contains(&status) || is_conflict_in_progress {
         return wait;
     }
     if (profile.fails)(status) {
         return Verdict::Failure;
     }
-    Verdict::Final
+    last
 }
 
 /// What the answer of a status resource means.
@@ -152,25 +169,32 @@ impl Refusal {
         let Some(body) = json(response) else {
             return Self::default();
         };
-        let text = |value: Option<&Value>| value.and_then(Value::as_str).map(str::to_owned);
-        match profile.refusals {
-            RefusalForm::Problem if media_type(response) == "application/problem+json" => Self {
-                code: text(body.get("code")),
-                retryable: body.get("retryable").and_then(Value::as_bool),
-                is_stripe_misuse: false,
-            },
-            RefusalForm::Problem => Self::default(),
-            RefusalForm::Stripe => {
-                let error = body.get("error");
-                let kind = error.and_then(|error| error.get("type")?.as_str());
-                Self {
-                    code: text(error.and_then(|error| error.get("code"))),
-                    retryable: None,
-                    is_stripe_misuse: response.status == 400 && kind == Some("idempotency_error"),
-                }
-            }
+        let is_problem = media_type(response) == "application/problem+json";
+        let error = body.get("error");
+        let kind = error.and_then(|error| error.get("type")?.as_str());
+        let is_stripe = profile.refusals == RefusalForm::Stripe;
+        Self {
+            // In both forms whatever the profile: with the wrong one, an unknown outcome must not look final.
+            code: is_problem
+                .then(|| problem_code(&body))
+                .flatten()
+                .or_else(|| error.and_then(|error| error.get("code")?.as_str()))
+                .map(str::to_owned),
+            retryable: (is_problem && !is_stripe)
+                .then(|| body.get("retryable")?.as_bool())
+                .flatten(),
+            is_stripe_misuse: is_stripe
+                && response.status == 400
+                && kind == Some("idempotency_error"),
         }
     }
+}
+
+/// The member `code` of a problem, else the end of its `type`, which is the address of the code's page.
+fn problem_code(body: &Value) -> Option<&str> {
+    let member = |name| body.get(name).and_then(Value::as_str);
+    let code = member("code");
+    code.or_else(|| member("type")?.rsplit('/').next())
 }
 
 /// Whether a 202 is Semel's "in progress", and not the application's own.

@@ -29,8 +29,8 @@ pub enum Error {
     #[error("it was executed, but the response is not stored; look the result up")]
     ResponseNotStored(Option<Box<Response>>),
     /// The call gave up before a final response. It may have happened. The intent stays open with its key: call again
-    /// later.
-    #[error("gave up ({reason}){}; call again later with the same intent", .last.as_deref().map(|last| format!(": {last}")).unwrap_or_default())]
+    /// later, unless the key's lifetime is over.
+    #[error("gave up ({reason}){}; {}", .last.as_deref().map(|last| format!(": {last}")).unwrap_or_default(), .reason.advice())]
     GaveUp {
         /// Why.
         reason: GaveUp,
@@ -59,14 +59,36 @@ pub enum Error {
 pub enum GaveUp {
     /// The next attempt would be after the call's deadline, or after the key's lifetime.
     Deadline,
+    /// The key's lifetime is over, and nothing is sent with it any more. Look the outcome up, then
+    /// [forget](crate::Journal::forget) the intent.
+    KeyLifetime,
+    /// The last response refused the request without regard to its key, such as a 401, and an earlier request may have been executed.
+    Refused,
     /// The quota for retries is used up: the server fails for many calls.
     Quota,
+}
+
+impl GaveUp {
+    /// What to do.
+    fn advice(self) -> &'static str {
+        match self {
+            Self::Deadline | Self::Quota => "call again later with the same intent",
+            Self::Refused => {
+                "it may have happened before: remove the reason, and call again with the same intent"
+            }
+            Self::KeyLifetime => {
+                "the lifetime of its key is over: look the outcome up, then forget the intent"
+            }
+        }
+    }
 }
 
 impl std::fmt::Display for GaveUp {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Deadline => "deadline",
+            Self::KeyLifetime => "key_lifetime",
+            Self::Refused => "refused",
             Self::Quota => "quota",
         })
     }

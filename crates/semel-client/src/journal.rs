@@ -87,6 +87,8 @@ pub(crate) struct Entry {
     /// `None` once it is finished.
     pub(crate) request: Option<Request>,
     pub(crate) expires_at: Timestamp,
+    /// Whether it may have been sent before this call: by another one, or by a process that died.
+    pub(crate) is_sent: bool,
     pub(crate) note: Note,
     pub(crate) response: Option<StoredResponse>,
 }
@@ -133,6 +135,11 @@ pub(crate) trait Backend: Send + Sync {
     /// Stores an intent, or finds it as it is stored. [`Error::Conflict`] if it is known with another fingerprint.
     fn intend(&self, new: NewIntent, bounds: Bounds) -> BoxFuture<'_, Result<Entry, Error>>;
     fn find(&self, intent: String) -> BoxFuture<'_, Result<Option<Entry>, Error>>;
+    /// The entry of an intent that is about to be sent without a call. Where an application can store intents that it does not send,
+    /// this marks it as sent.
+    fn start(&self, intent: String, _: String) -> BoxFuture<'_, Result<Option<Entry>, Error>> {
+        self.find(intent)
+    }
     /// Expiry only becomes earlier, and an unknown outcome stays unknown.
     fn note(&self, intent: String, key: String, note: Note) -> BoxFuture<'_, Result<(), Error>>;
     /// Stores a response unless there is one, removes old ones, and returns what is stored.
@@ -252,6 +259,12 @@ impl Journal {
         self.backend.find(intent.to_owned()).await
     }
 
+    pub(crate) async fn start(&self, entry: &Entry) -> Result<Option<Entry>, Error> {
+        self.backend
+            .start(entry.intent.clone(), entry.key.clone())
+            .await
+    }
+
     pub(crate) async fn note(&self, intent: &str, key: &str, note: Note) -> Result<(), Error> {
         self.backend
             .note(intent.to_owned(), key.to_owned(), note)
@@ -282,6 +295,7 @@ struct Row {
     headers: Pairs,
     body: Option<Vec<u8>>,
     expires_at: i64,
+    is_sent: bool,
     is_unknown: bool,
     operation_id: Option<String>,
     status: Option<i32>,
@@ -320,6 +334,7 @@ impl Row {
             key: self.key,
             request,
             expires_at: Timestamp::from_micros(self.expires_at),
+            is_sent: self.is_sent,
             note: Note {
                 expires_at: None,
                 is_unknown: self.is_unknown,

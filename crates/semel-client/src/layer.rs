@@ -103,7 +103,7 @@ where
             let mut service = self.0.lock().await;
             std::future::poll_fn(|context| service.poll_ready(context))
                 .await
-                .map_err(|error| TransportError::Failed(error.to_string()))?;
+                .map_err(|error| TransportError::NotConnected(error.to_string()))?;
             let sent = service.call(request.map(Full::new));
             let response = sent
                 .await

@@ -43,6 +43,7 @@ mod middleware;
 mod profile;
 mod quota;
 mod request;
+mod resume;
 mod stored_headers;
 mod transport;
 

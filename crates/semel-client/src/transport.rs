@@ -23,13 +23,16 @@ pub type Received = http::Response<Bytes>;
 /// Why there is no complete response.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    /// No connection, no response, or a truncated one.
+    /// No response, or a truncated one.
     #[error("{0}")]
     Failed(String),
+    /// No connection: the server did not receive the request.
+    #[error("{0}")]
+    NotConnected(String),
     /// The request cannot be sent, now or later. Nothing was.
     #[error("{0}")]
     Invalid(String),
-    /// The response is too long to be read. The request was executed.
+    /// The response is too long to be read. Its status and headers decide.
     #[error("the response with status {} is too long", .0.status())]
     TooLong(http::Response<()>),
 }
@@ -105,6 +108,8 @@ pub(crate) mod with_reqwest {
         let error = error.without_url();
         if error.is_builder() {
             TransportError::Invalid(chain(&error))
+        } else if error.is_connect() {
+            TransportError::NotConnected(chain(&error))
         } else {
             TransportError::Failed(chain(&error))
         }

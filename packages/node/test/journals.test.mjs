@@ -2,7 +2,7 @@
 
 import assert from "node:assert/strict";
 import { fork } from "node:child_process";
-import { appendFile, mkdtemp, readdir, readFile, rm, stat, truncate, writeFile } from "node:fs/promises";
+import { appendFile, copyFile, mkdtemp, readFile, readdir, rm, stat, truncate, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, test } from "node:test";
@@ -204,7 +204,7 @@ test("a journal is compacted, keeps what it needs, and forgets what is past its 
   }
   const files = await readdir(directory);
   assert.equal(files.length, 1, String(files));
-  assert.match(files[0], /^journal\.[1-9][0-9]*$/);
+  assert.match(files[0], /^journal\.semel-[1-9][0-9]*$/);
   const { size } = await stat(join(directory, files[0]));
   assert.ok(size < 5 * 1024 * 1024, String(size));
   // A process that had the old file open, and one that starts.
@@ -235,7 +235,7 @@ test("processes that append while the journal is compacted lose nothing", async 
   for (const [intent, key] of Object.entries(written)) {
     assert.equal((await journal.find(intent))?.key, key, intent);
   }
-  const generations = (await readdir(directory)).map((name) => Number(name.split(".")[1] ?? 0));
+  const generations = (await readdir(directory)).map((name) => Number(name.split("-")[1] ?? 0));
   assert.ok(Math.max(...generations) > 1, String(generations));
 });
 
@@ -254,7 +254,28 @@ test("a compaction that was interrupted after its seal is finished by the next p
   await appendFile(path, encode({ t: "seal" }).bytes);
   // It was alive, and did not see the seal.
   await appendFile(path, encode({ t: "forget", intent: "a", key: first.key }).bytes);
-  await writeFile(`${path}.1.77.0-a.draft`, "unfinished");
+  await writeFile(`${path}.semel-1.77.0-a.draft`, "unfinished");
   assert.equal((await openFile().find("a")).key, first.key);
-  assert.deepEqual(await readdir(directory), ["journal.1"]);
+  assert.deepEqual(await readdir(directory), ["journal.semel-1"]);
+});
+
+test("a copy beside the journal is not taken for it", async () => {
+  const first = await openFile().intend("a", REQUEST, DAY_MS, 0);
+  await copyFile(path, `${path}.20261119`);
+  const second = await openFile().intend("b", REQUEST, DAY_MS, 0);
+  assert.equal((await openFile().find("b")).key, second.key);
+  // Under the name of a generation it could hold fewer keys than the journal.
+  await copyFile(path, `${path}.semel-7`);
+  await assert.rejects(openFile().intend("a", REQUEST, DAY_MS, 0), /generation 0 of journal/);
+  await rm(`${path}.semel-7`);
+  assert.equal((await openFile().find("a")).key, first.key);
+});
+
+test("another journal under the name of the next generation is refused", async () => {
+  const journal = openFile();
+  await journal.intend("a", REQUEST, DAY_MS, 0);
+  const { encode } = await import(new URL("../node_modules/semel/dist/client/records.js", import.meta.url));
+  await writeFile(`${path}.semel-1`, encode({ t: "journal", version: 1, id: "another", generation: 1 }).bytes);
+  await appendFile(path, encode({ t: "seal" }).bytes);
+  await assert.rejects(journal.find("a"), /another journal/);
 });

@@ -44,6 +44,7 @@ const ERRORS = {
 class Scenario {
   nowMs = 1_800_000_000_000;
   delays = [];
+  oversleepMs = 0;
 
   constructor(script, newJournal) {
     this.script = script;
@@ -64,9 +65,12 @@ class Scenario {
       profile: this.script.profile === "stripe" ? STRIPE : IETF,
       clock: () => this.nowMs,
       random: () => 1,
+      // The order of the requests is part of a scenario.
+      resumeAtOnce: 1,
       sleep: async (ms) => {
         this.delays.push(ms);
-        this.nowMs += ms;
+        this.nowMs += ms + this.oversleepMs;
+        this.oversleepMs = 0;
         await this.server.onSleep();
       },
     });
@@ -94,6 +98,7 @@ class Scenario {
 
   async step(client, step) {
     this.delays = [];
+    this.oversleepMs = step.oversleep_ms ?? 0;
     await this.server.begin(step.exchanges ?? []);
     if (step.resume) {
       const reports = await client.resume();

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,8 @@ def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
 def test_the_first_entry_and_the_first_response_stay(new_journal: MakeJournal) -> None:
     journal = new_journal()
     first = journal.intend("a", REQUEST, DAY_MS, 1000)
+    assert not first.is_sent
+    first = replace(first, is_sent=True)
     assert journal.intend("a", REQUEST, DAY_MS, 2000) == first
     with pytest.raises(IntentConflict):
         journal.intend("a", Request("POST", REQUEST.url, (), b"other"), DAY_MS, 2000)

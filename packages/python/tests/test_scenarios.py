@@ -48,6 +48,7 @@ class Scenario:
         self.script = script
         self.now_ms = 1_800_000_000_000
         self.delays_ms: list[int] = []
+        self.oversleep_ms = 0
         self.server = ScriptedServer(script["profile"], lambda: self.now_ms)
         options = dict(script.get("client", {}))
         if "quota" in options:
@@ -56,13 +57,16 @@ class Scenario:
             profile=PROFILES[script["profile"]],
             clock=lambda: self.now_ms,
             random=lambda: 1.0,
+            # The order of the requests is part of a scenario.
+            resume_at_once=1,
             **options,
         )
 
     def sleep(self, seconds: float) -> None:
         delay_ms = round(seconds * 1000)
         self.delays_ms.append(delay_ms)
-        self.now_ms += delay_ms
+        self.now_ms += delay_ms + self.oversleep_ms
+        self.oversleep_ms = 0
         self.server.on_sleep()
 
     async def sleep_async(self, seconds: float) -> None:
@@ -70,6 +74,7 @@ class Scenario:
 
     def begin(self, step: dict[str, Any]) -> None:
         self.delays_ms = []
+        self.oversleep_ms = step.get("oversleep_ms", 0)
         self.server.begin(step.get("exchanges", []))
 
     def end(self, step: dict[str, Any]) -> None:
@@ -87,7 +92,7 @@ class Scenario:
         }
 
 
-def compare(expected: dict[str, Any], result: CallResponse | CallError, is_alone: bool) -> None:
+def compare(expected: dict[str, Any], result: CallResponse | Exception, is_alone: bool) -> None:
     kind = expected["kind"]
     if kind == "response":
         assert isinstance(result, CallResponse), result

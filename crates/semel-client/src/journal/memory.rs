@@ -55,6 +55,7 @@ impl State {
             key: new.key.to_string(),
             fingerprint: new.fingerprint,
             expires_at: new.created_at.saturating_add(new.lifetime),
+            is_sent: false,
             note: Note::default(),
             response: None,
             request: Some(Request {
@@ -71,7 +72,10 @@ impl State {
             finished_at: None,
             method: new.request.method.to_string(),
             url: new.request.url.to_string(),
-            entry: entry.clone(),
+            entry: Entry {
+                is_sent: true,
+                ..entry.clone()
+            },
         };
         self.intents.insert(new.intent, stored);
         Ok(entry)

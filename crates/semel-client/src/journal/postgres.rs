@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use http::HeaderName;
 use semel_core::Timestamp;
-use serde_json::Value;
 use tokio::sync::Mutex;
 use tokio_postgres::error::SqlState;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
@@ -35,6 +34,7 @@ pub const SCHEMA: &str = include_str!("../../migrations/postgres.sql");
 
 const INTEND: &str = include_str!("../../queries/postgres/intend.sql");
 const FIND: &str = include_str!("../../queries/postgres/find.sql");
+const START: &str = include_str!("../../queries/postgres/start.sql");
 const NOTE: &str = include_str!("../../queries/postgres/note.sql");
 const FINISH: &str = include_str!("../../queries/postgres/finish.sql");
 const LIST_OPEN: &str = include_str!("../../queries/postgres/list_open.sql");
@@ -72,7 +72,7 @@ pub async fn intend(
     let headers = Json(to_pairs(&request.headers, secret));
     let (body, seconds) = (&request.body[..], lifetime.as_secs_f64());
     let max_open = i64::from(super::DEFAULT_MAX_OPEN);
-    let parameters: [&(dyn ToSql + Sync); 8] = [
+    let parameters: [&(dyn ToSql + Sync); 9] = [
         &intent,
         &method,
         &url,
@@ -81,6 +81,7 @@ pub async fn intend(
         &seconds,
         &max_open,
         &None::<i64>,
+        &false,
     ];
     transaction.query(INTEND, &parameters).await.map(drop)
 }
@@ -154,7 +155,7 @@ impl Backend for Postgres {
             let (headers, body) = (Json(&new.headers), &request.body[..]);
             let seconds = new.lifetime.as_secs_f64();
             let (max_open, now) = (i64::from(bounds.max_open), new.created_at.as_micros());
-            let parameters: [&(dyn ToSql + Sync); 8] = [
+            let parameters: [&(dyn ToSql + Sync); 9] = [
                 &new.intent,
                 &method,
                 &url,
@@ -163,6 +164,7 @@ impl Backend for Postgres {
                 &seconds,
                 &max_open,
                 &now,
+                &true,
             ];
             let answered = self.query(INTEND, &parameters).await;
             let rows = match answered {
@@ -175,6 +177,10 @@ impl Backend for Postgres {
 
     fn find(&self, intent: String) -> BoxFuture<'_, Result<Option<Entry>, Error>> {
         Box::pin(async move { entry(&self.query(FIND, &[&intent]).await?) })
+    }
+
+    fn start(&self, intent: String, key: String) -> BoxFuture<'_, Result<Option<Entry>, Error>> {
+        Box::pin(async move { entry(&self.query(START, &[&intent, &key]).await?) })
     }
 
     fn note(&self, intent: String, key: String, note: Note) -> BoxFuture<'_, Result<(), Error>> {
@@ -265,11 +271,10 @@ fn entry(rows: &[tokio_postgres::Row]) -> Result<Option<Entry>, Error> {
 }
 
 fn read(row: &tokio_postgres::Row, intent: String) -> Result<Row, tokio_postgres::Error> {
-    let headers: Json<Value> = row.try_get("headers")?;
-    let response_headers: Option<Json<Value>> = row.try_get("response_headers")?;
-    // What is no list of pairs becomes no header, which `Row::entry` need not know: the table's CHECK and the functions
-    // are what writes it.
-    let pairs = |Json(value)| serde_json::from_value::<Pairs>(value).unwrap_or_default();
+    // A request without its headers would be another one: what is no list of pairs is an error.
+    let headers: Json<Pairs> = row.try_get("headers")?;
+    let response_headers: Option<Json<Pairs>> = row.try_get("response_headers")?;
+    let pairs = |Json(pairs)| pairs;
     Ok(Row {
         intent,
         key: row.try_get("key")?,
@@ -279,6 +284,7 @@ fn read(row: &tokio_postgres::Row, intent: String) -> Result<Row, tokio_postgres
         headers: pairs(headers),
         body: row.try_get("body")?,
         expires_at: row.try_get("expires_at")?,
+        is_sent: row.try_get("is_sent")?,
         is_unknown: row.try_get("is_unknown")?,
         operation_id: row.try_get("operation_id")?,
         status: row.try_get("status")?,

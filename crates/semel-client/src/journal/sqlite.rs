@@ -205,8 +205,12 @@ fn intend(connection: &Connection, new: &NewIntent, bounds: Bounds) -> Result<En
     if stored == 0 {
         return Err(Error::Full(bounds.max_open));
     }
-    find(connection, &new.intent)?
-        .unwrap_or_else(|| Err(Error::Corrupt("the intent vanished".into())))
+    let entry = find(connection, &new.intent)?
+        .unwrap_or_else(|| Err(Error::Corrupt("the intent vanished".into())))?;
+    Ok(Entry {
+        is_sent: false,
+        ..entry
+    })
 }
 
 fn find(connection: &Connection, intent: &str) -> Result<Option<Result<Entry, Error>>, Error> {
@@ -226,6 +230,8 @@ fn find(connection: &Connection, intent: &str) -> Result<Option<Result<Entry, Er
                     headers: Pairs::new(),
                     body: row.get(6)?,
                     expires_at: row.get(8)?,
+                    // A call stored it, and then sent it.
+                    is_sent: true,
                     is_unknown: row.get(9)?,
                     operation_id: row.get(10)?,
                     status: row.get(11)?,

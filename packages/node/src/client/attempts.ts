@@ -79,27 +79,39 @@ export class Attempts {
     readonly profile: Profile,
     readonly intent: string | null,
     readonly url: string,
-    /** The end of the call or of the key's lifetime, whichever is earlier. */
-    public deadlineMs: number,
+    readonly callEndsMs: number,
+    /** The end of the key's lifetime. */
+    public keyEndsMs: number,
     public note: Note,
+    /** Whether an earlier request with the key may have reached the server, in this call or before it. */
+    public isRepeated: boolean,
   ) {}
+
+  /** The end of the call or of the key's lifetime, whichever is earlier. */
+  get deadlineMs(): number {
+    return Math.min(this.callEndsMs, this.keyEndsMs);
+  }
 
   /** Why nothing may be sent any more, if so. */
   checkDeadline(nowMs: number): void {
-    if (nowMs >= this.deadlineMs) throw this.#giveUp("deadline");
+    if (nowMs >= this.keyEndsMs) throw this.#giveUp("key_lifetime");
+    if (nowMs >= this.callEndsMs) throw this.#giveUp("deadline");
   }
 
   /** What follows the answer. */
   advance(answer: Answer, nowMs: number, random: number, quota: Quota): Step {
     this.#last = answer;
-    this.#readExpiry(answer);
+    this.#readExpiry(answer, nowMs);
+    const { isRepeated } = this;
+    this.isRepeated ||= mayBeExecuted(answer);
     const decision =
-      this.statusUrl === undefined ? decide(this.profile, answer) : decidePoll(answer);
+      this.statusUrl === undefined ? decide(this.profile, answer, isRepeated) : decidePoll(answer);
     const { verdict } = decision;
     if (isEnd(verdict) && answer.kind === "response") {
       quota.giveBack(this.#hasPaid);
       return { kind: "finished", response: answer };
     }
+    if (verdict === "refused") return { kind: "ended", error: this.#giveUp("refused") };
     if (verdict === "over") {
       this.statusUrl = undefined;
       return { kind: "next", delayMs: undefined };
@@ -131,19 +143,31 @@ export class Attempts {
   }
 
   /** How long the server knows the key. It only shortens what was assumed. */
-  #readExpiry(answer: Answer): void {
+  #readExpiry(answer: Answer, nowMs: number): void {
     if (answer.kind === "failure") return;
-    const expiresMs = parseDate(header(answer.headers, "idempotency-key-expires") ?? "");
+    const date = (name: string): number | undefined => parseDate(header(answer.headers, name) ?? "");
+    let expiresMs = date("idempotency-key-expires");
     if (expiresMs === undefined) return;
+    // The server's clock may be another. Between its two dates is how long it knows the key.
+    const sentMs = date("date");
+    if (sentMs !== undefined) expiresMs = nowMs + Math.max(expiresMs - sentMs, 0);
     this.note = { ...this.note, expiresMs: Math.min(this.note.expiresMs ?? expiresMs, expiresMs) };
-    this.deadlineMs = Math.min(this.deadlineMs, expiresMs);
+    this.keyEndsMs = Math.min(this.keyEndsMs, expiresMs);
   }
 
   /** A call that ends without an answer about the operation leaves its outcome as it was. */
-  #giveUp(reason: "deadline" | "quota"): CallError {
+  #giveUp(reason: GaveUp["reason"]): CallError {
     if (this.note.isUnknown) return new OutcomeUnknown(this.intent, this.note.operationId);
     return new GaveUp(this.intent, reason, this.#last);
   }
+}
+
+/**
+ * Whether the operation may run, or have run, after this answer that is not final. A server that sends 425 or
+ * 429 refused the request, and 408 says that it did not receive it.
+ */
+function mayBeExecuted(answer: Answer): boolean {
+  return answer.kind === "failure" ? answer.isSent : ![408, 425, 429].includes(answer.status);
 }
 
 /** `Location` relative to the request, where the caller's credentials may go. */

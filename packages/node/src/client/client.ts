@@ -5,9 +5,9 @@ import { setTimeout as sleepFor } from "node:timers/promises";
 import { Attempts, DEFAULT_QUOTA, Quota, type Note, type QuotaOptions } from "./attempts.js";
 import { decide } from "./decision.js";
 import {
-  CallError,
   CredentialsMissing,
   Failed,
+  Forgotten,
   GaveUp,
   IntentConflict,
   KeyExpired,
@@ -21,6 +21,7 @@ import {
   header,
   maskHeaders,
   withoutHeaders,
+  type Answer,
   type CompleteResponse,
   type StoredRequest,
 } from "./messages.js";
@@ -63,6 +64,8 @@ export interface ClientOptions {
   readonly maxResponseBytes?: number;
   /** The longest request; 8 MiB. */
   readonly maxRequestBytes?: number;
+  /** How many intents `resume` finishes at a time, 8. A server that hangs keeps each for a whole deadline. */
+  readonly resumeAtOnce?: number;
   /** Request headers whose values the journal does not keep, besides those of `headers`. */
   readonly secretHeaders?: readonly string[];
   /** How a request is sent once. */
@@ -78,7 +81,7 @@ export interface ClientOptions {
 export interface Resumed {
   readonly intent: string;
   readonly response?: CallResponse;
-  readonly error?: CallError;
+  readonly error?: Error;
 }
 
 /** What `fetch` takes, and the intent. */
@@ -116,6 +119,7 @@ export class Client {
       keyLifetimeMs: options.keyLifetimeMs ?? 24 * 3600 * 1000,
       maxResponseBytes: options.maxResponseBytes ?? 1024 * 1024,
       maxRequestBytes: options.maxRequestBytes ?? 8 * 1024 * 1024,
+      resumeAtOnce: options.resumeAtOnce ?? 8,
       fetch: options.fetch ?? ((input, init) => fetch(input, init)),
       clock: options.clock ?? Date.now,
       sleep: options.sleep ?? ((ms) => sleepFor(ms)),
@@ -160,26 +164,40 @@ export class Client {
     const entry = await this.journal.find(intent);
     if (entry === undefined) return undefined;
     return respond(
-      await this.#share(intent, entry.fingerprint, async () =>
-        this.#finish(entry, this.#unmasked(entry)),
-      ),
+      await this.#share(intent, entry.fingerprint, async () => {
+        this.#unmasked(entry);
+        const started = await this.journal.start(intent, entry.key);
+        if (started === undefined) throw new Forgotten(intent);
+        return this.#finish(started, this.#unmasked(started));
+      }),
     );
   }
 
-  /** Finishes the intents that a process left open, one after another. Call it at start. */
+  /**
+   * Finishes the intents that a process left open, several at a time, and reports each, in the order in which
+   * they were stored. Call it at start.
+   */
   async resume(): Promise<Resumed[]> {
-    const reports: Resumed[] = [];
-    for (const { intent } of await this.journal.list()) {
-      try {
-        const response = await this.finish(intent);
-        // Undefined: a person made the journal forget it meanwhile.
-        if (response !== undefined) reports.push({ intent, response });
-      } catch (error) {
-        if (!(error instanceof CallError)) throw error;
-        reports.push({ intent, error });
-      }
+    const open = await this.journal.list();
+    const reports: (Resumed | undefined)[] = open.map(() => undefined);
+    const waiting = open.entries();
+    const work = async (): Promise<void> => {
+      for (const [nth, { intent }] of waiting) reports[nth] = await this.#resumeOne(intent);
+    };
+    await Promise.all(Array.from({ length: Math.max(this.#options.resumeAtOnce, 1) }, work));
+    return reports.filter((report) => report !== undefined);
+  }
+
+  /** Undefined: a person made the journal forget it meanwhile. */
+  async #resumeOne(intent: string): Promise<Resumed | undefined> {
+    try {
+      const response = await this.finish(intent);
+      return response && { intent, response };
+    } catch (error) {
+      if (error instanceof Forgotten) return undefined;
+      // Whatever is wrong with one, the others go on.
+      return { intent, error: error instanceof Error ? error : new Error(String(error)) };
     }
-    return reports;
   }
 
   /** Closes the journal. */
@@ -238,7 +256,8 @@ export class Client {
 
   /** The request that the journal has of an intent, for the client to add its credentials. */
   #unmasked(entry: Entry): StoredRequest {
-    const masked = entry.request.headers.filter(([name, value]) => this.#secret.has(name) && value === "");
+    // Also those that only the client which stored it knew as credentials.
+    const masked = entry.request.headers.filter(([, value]) => value === "");
     const own = new Set(this.#headers.map(([name]) => name));
     const missing = masked.map(([name]) => name).filter((name) => !own.has(name));
     // Without its credentials it would be refused, and the refusal would end the intent, although the
@@ -257,28 +276,34 @@ export class Client {
   /** Sends a request until an answer ends the call. Without an entry it has no intent. */
   async #send(request: StoredRequest, entry?: Entry): Promise<Final> {
     const { profile, clock, random, sleep, deadlineMs, attemptTimeoutMs } = this.#options;
-    const nowMs = clock();
     const intent = entry?.intent ?? null;
     let note: Note = entry?.note ?? { isUnknown: false };
-    const endMs = Math.min(nowMs + deadlineMs, entry?.expiresMs ?? Infinity);
-    const attempts = new Attempts(profile, intent, request.url, endMs, note);
-    attempts.checkDeadline(nowMs);
+    const [callEndsMs, keyEndsMs] = [clock() + deadlineMs, entry?.expiresMs ?? Infinity];
+    const isSent = entry?.isSent ?? false;
+    const attempts = new Attempts(profile, intent, request.url, callEndsMs, keyEndsMs, note, isSent);
     const hasKey = entry !== undefined || header(request.headers, profile.header) !== undefined;
     const isRetried = hasKey || request.method === "GET";
     for (;;) {
-      const timeoutMs = Math.max(Math.min(attemptTimeoutMs, attempts.deadlineMs - clock()), 1);
+      // Also after each delay and poll: the machine may have slept meanwhile.
+      const nowMs = clock();
+      attempts.checkDeadline(nowMs);
+      const timeoutMs = Math.min(attemptTimeoutMs, attempts.deadlineMs - nowMs);
       const message = this.#message(request, entry, attempts.statusUrl);
-      const answer = await exchange(this.#options.fetch, message, timeoutMs);
-      if (answer.kind === "too_long") {
-        const { status, headers } = answer;
-        if (entry !== undefined) await this.#store(entry, { status, headers, body: undefined });
-        throw new ResponseNotStored(intent);
-      }
+      const received = await exchange(this.#options.fetch, message, timeoutMs);
+      const isTooLong = received.kind === "too_long";
+      // Without a body, its status and headers decide.
+      const answer: Answer = isTooLong ? { ...received, kind: "response", body: new Uint8Array() } : received;
       if (!isRetried) {
+        if (isTooLong) throw new ResponseNotStored(intent);
         if (answer.kind === "failure") throw new Failed(answer);
         return { response: answer, replayed: false };
       }
       const step = attempts.advance(answer, clock(), random(), this.#quota);
+      if (step.kind === "finished" && isTooLong) {
+        const { status, headers } = received;
+        if (entry !== undefined) await this.#store(entry, { status, headers, body: undefined });
+        throw new ResponseNotStored(intent);
+      }
       if (step.kind === "finished") return { response: step.response, replayed: false };
       if (entry !== undefined && !isSameNote(attempts.note, note)) {
         note = attempts.note;

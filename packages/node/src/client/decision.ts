@@ -13,6 +13,8 @@ import type { Profile } from "./profile.js";
  * - `wait`: the server asks to come back. Costs no quota.
  * - `failure`: may pass. A retry costs quota.
  * - `over`: of a status resource; the request is sent again at once.
+ * - `refused` before its key was looked at, and an earlier request with it may have been executed: the call
+ *   ends, and the intent stays open.
  */
 export type Verdict =
   | "final"
@@ -22,7 +24,8 @@ export type Verdict =
   | "unknown"
   | "wait"
   | "failure"
-  | "over";
+  | "over"
+  | "refused";
 
 export interface Decision {
   readonly verdict: Verdict;
@@ -41,31 +44,43 @@ const CODED: ReadonlyMap<string | undefined, Verdict> = new Map<string, Verdict>
   ["idempotency_outcome_unknown", "unknown"],
 ]);
 
-/** What the answer to a request means. The first rule that matches decides. */
-export function decide(profile: Profile, answer: Answer): Decision {
+/**
+ * They say nothing of an earlier request with the key: a gateway or a check of credentials gives them before
+ * the operation is looked up. Any other rejection comes from the server that knows the key.
+ */
+const UNRELATED: readonly number[] = [401, 403, 404, 407, 413];
+
+/**
+ * What the answer to a request means. The first rule that matches decides. `isRepeated`: an earlier request
+ * with this key may have reached the server.
+ */
+export function decide(profile: Profile, answer: Answer, isRepeated = false): Decision {
   if (answer.kind === "failure") return { verdict: "failure" };
   const { code, retryable, isMisuse } = readRefusal(profile, answer);
+  if (code === "idempotency_key_in_progress") return { verdict: "wait" };
   const coded = CODED.get(code);
   if (coded === "unknown") return { verdict: coded, operationId: operationId(answer) };
   if (coded !== undefined) return { verdict: coded };
   if (isMisuse) return { verdict: "key_reused" };
   const { status, headers } = answer;
+  const isReplayed = header(headers, "idempotent-replayed") === "true";
+  const isUnrelated = isRepeated && !isReplayed && UNRELATED.includes(status);
+  const last: Decision = { verdict: isUnrelated ? "refused" : "final" };
   const shouldRetry = header(headers, "stripe-should-retry");
-  if (shouldRetry === "false" || retryable === false) return { verdict: "final" };
+  if (shouldRetry === "false" || retryable === false) return last;
   if (shouldRetry === "true" || retryable === true) {
     return { verdict: [408, 409, 425, 429].includes(status) ? "wait" : "failure" };
   }
-  if (profile.replayedIsFinal && header(headers, "idempotent-replayed") === "true") {
-    return { verdict: "final" };
-  }
+  if (profile.replayedIsFinal && isReplayed) return { verdict: "final" };
   if (status === 202 && isInProgress(answer)) {
     return { verdict: "wait", statusResource: header(headers, "location") };
   }
-  if (status === 409 && (profile.conflictWaits || header(headers, "retry-after") !== undefined)) {
-    return { verdict: "wait" };
-  }
+  // The IETF draft has 409 for a request that is outstanding, without a code or `Retry-After`: after an
+  // earlier request it is that.
+  const isInConflict = profile.conflictWaits || isRepeated || header(headers, "retry-after") !== undefined;
+  if (status === 409 && isInConflict) return { verdict: "wait" };
   if (profile.waits.has(status)) return { verdict: "wait" };
-  return { verdict: profile.fails(status) ? "failure" : "final" };
+  return profile.fails(status) ? { verdict: "failure" } : last;
 }
 
 /** What the answer of a status resource means. */
@@ -84,22 +99,24 @@ export function isEnd(verdict: Verdict): boolean {
 interface Refusal {
   readonly code?: string | undefined;
   readonly retryable?: boolean | undefined;
-  /** Stripe's word for a key with another request. */
+  /** Stripe's error for a key with another request. */
   readonly isMisuse?: boolean;
 }
 
 function readRefusal(profile: Profile, response: CompleteResponse): Refusal {
   // A success of the application is none, whatever its body.
   if (response.status < 400) return {};
-  if (profile.hasProblems) {
-    if (mediaType(response) !== "application/problem+json") return {};
-    const { code, retryable } = jsonObject(response);
-    return { code: text(code), retryable: typeof retryable === "boolean" ? retryable : undefined };
-  }
-  const { error } = jsonObject(response);
-  if (!isObject(error)) return {};
-  const isMisuse = response.status === 400 && error["type"] === "idempotency_error";
-  return { code: text(error["code"]), isMisuse };
+  const body = jsonObject(response);
+  const error = isObject(body["error"]) ? body["error"] : {};
+  const isMisuse =
+    !profile.hasProblems && response.status === 400 && error["type"] === "idempotency_error";
+  // In both forms whatever the profile: with the wrong one, an unknown outcome must not look final.
+  if (mediaType(response) !== "application/problem+json") return { code: text(error["code"]), isMisuse };
+  // The end of `type` is the code, too: it is the address of its page.
+  const code = text(body["code"]) ?? text(body["type"])?.split("/").at(-1) ?? text(error["code"]);
+  const { retryable } = body;
+  const isRead = profile.hasProblems && typeof retryable === "boolean";
+  return { code, retryable: isRead ? retryable : undefined, isMisuse };
 }
 
 /** Whether a 202 is Semel's, and not the application's own. */

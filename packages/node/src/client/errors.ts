@@ -76,13 +76,24 @@ export class OutcomeUnknown extends CallError {
 export class GaveUp extends CallError {
   constructor(
     intent: string | null,
-    readonly reason: "deadline" | "quota",
+    /**
+     * `refused`: the last response refused the request without regard to its key, such as a 401, and an
+     * earlier request may have been executed. `key_lifetime`: nothing is sent with the key any more.
+     */
+    readonly reason: "deadline" | "key_lifetime" | "quota" | "refused",
     readonly last: Answer | undefined,
   ) {
     const what = last === undefined ? "nothing was sent" : describe(last);
-    super(intent, `gave up (${reason}; ${what}); call again later with the same intent`);
+    super(intent, `gave up (${reason}; ${what}); ${ADVICE[reason]}`);
   }
 }
+
+const ADVICE: Readonly<Record<GaveUp["reason"], string>> = {
+  deadline: "call again later with the same intent",
+  key_lifetime: "the lifetime of its key is over: look the outcome up, then forget the intent",
+  quota: "call again later with the same intent",
+  refused: "it may have happened before: remove the reason, and call again with the same intent",
+};
 
 /** The journal does not keep the credentials of this request. Nothing was sent; the intent stays open. */
 export class CredentialsMissing extends CallError {
@@ -92,6 +103,13 @@ export class CredentialsMissing extends CallError {
       `the journal does not keep ${names.join(", ")}: give it to the client itself, so that the intent can ` +
         "be resumed, or call it again with its request",
     );
+  }
+}
+
+/** A person made the journal forget the intent meanwhile. Nothing was sent. */
+export class Forgotten extends CallError {
+  constructor(intent: string | null) {
+    super(intent, "forgotten meanwhile; nothing was sent");
   }
 }
 

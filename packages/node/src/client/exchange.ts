@@ -9,6 +9,16 @@ const WIRE_HEADERS = new Set(["connection", "content-encoding", "content-length"
 /** These statuses have no body, and `Response` accepts none. */
 const BODILESS = new Set([101, 204, 205, 304]);
 
+/** The codes of errors before there is a connection. */
+const NOT_CONNECTED = new Set([
+  "EAI_AGAIN",
+  "ECONNREFUSED",
+  "EHOSTUNREACH",
+  "ENETUNREACH",
+  "ENOTFOUND",
+  "UND_ERR_CONNECT_TIMEOUT",
+]);
+
 /** A response that is too long to be read. */
 export interface TooLong {
   readonly kind: "too_long";
@@ -46,12 +56,24 @@ export async function exchange(
     const response = await send(prepared);
     const headers = pairs(response.headers).filter(([name]) => !WIRE_HEADERS.has(name));
     const { status } = response;
+    // `Response` accepts no other, so it could not be returned: a broken answer.
+    if (status < 200 || status > 599) {
+      await response.body?.cancel();
+      return { kind: "failure", cause: new Error(`status ${status}`), isSent: true };
+    }
     const body = await read(response);
     if (body === undefined) return { kind: "too_long", status, headers };
     return { kind: "response", status, headers, body };
   } catch (cause) {
-    return { kind: "failure", cause };
+    return { kind: "failure", cause, isSent: !isNotConnected(cause) };
   }
+}
+
+/** Without a connection the server did not receive the request. */
+function isNotConnected(error: unknown): boolean {
+  const cause = error instanceof Error ? error.cause : undefined;
+  const causes = cause instanceof AggregateError ? cause.errors : [cause];
+  return causes.every((one) => one instanceof Error && "code" in one && NOT_CONNECTED.has(String(one.code)));
 }
 
 /** A request as `fetch` takes it, with all its bytes. */

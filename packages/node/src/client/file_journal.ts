@@ -2,7 +2,7 @@
 
 import type { Note } from "./attempts.js";
 import { IntentConflict, JournalError } from "./errors.js";
-import { JournalFile, type Place, type Reader } from "./journal_file.js";
+import { JournalFile, type RecordPosition, type Reader } from "./journal_file.js";
 import {
   MAX_OPEN,
   newEntry,
@@ -31,13 +31,13 @@ interface Known {
   readonly method: string;
   readonly url: string;
   readonly createdMs: number;
-  readonly opened: Place;
+  readonly opened: RecordPosition;
   /** The size of the request's body in the file. */
   readonly bodyLength: number;
   expiresMs: number;
   isUnknown: boolean;
   operationId: string | undefined;
-  finished?: { readonly place: Place; readonly atMs: number };
+  finished?: { readonly position: RecordPosition; readonly atMs: number };
 }
 
 /** The intents of a file, in the order in which they were stored. */
@@ -55,7 +55,7 @@ class Index implements Reader {
     this.open = 0;
   }
 
-  apply(record: JournalRecord, place: Place): void {
+  apply(record: JournalRecord, position: RecordPosition): void {
     if (record.t === "journal" || record.t === "seal") return;
     const known = this.known.get(record.intent);
     if (record.t === "open") {
@@ -69,7 +69,7 @@ class Index implements Reader {
         method: record.method,
         url: record.url,
         createdMs: record.created,
-        opened: place,
+        opened: position,
         bodyLength: record.body.length,
         expiresMs: record.expires,
         isUnknown: false,
@@ -85,7 +85,7 @@ class Index implements Reader {
       // The first response stays: callers must not see two.
       return;
     } else if (record.t === "done") {
-      known.finished = { place, atMs: record.at };
+      known.finished = { position, atMs: record.at };
       this.open -= 1;
     } else {
       known.expiresMs = Math.min(known.expiresMs, record.expires ?? known.expiresMs);
@@ -100,7 +100,7 @@ class Index implements Reader {
     for (const known of this.known.values()) {
       if (this.isPast(known)) continue;
       bytes += known.opened.length;
-      if (known.finished !== undefined) bytes += known.finished.place.length - known.bodyLength;
+      if (known.finished !== undefined) bytes += known.finished.position.length - known.bodyLength;
     }
     return bytes;
   }
@@ -109,14 +109,14 @@ class Index implements Reader {
     return known.finished !== undefined && known.finished.atMs + this.retentionMs <= this.nowMs();
   }
 
-  async *compacted(read: (place: Place) => Promise<JournalRecord>): AsyncIterable<JournalRecord> {
+  async *compacted(read: (position: RecordPosition) => Promise<JournalRecord>): AsyncIterable<JournalRecord> {
     for (const known of this.known.values()) {
       if (this.isPast(known)) continue;
       const opened = (await read(known.opened)) as OpenRecord;
       if (known.finished !== undefined) {
         // It is never sent again.
         yield { ...opened, body: "" };
-        yield await read(known.finished.place);
+        yield await read(known.finished.position);
         continue;
       }
       yield { ...opened, expires: known.expiresMs };
@@ -128,7 +128,7 @@ class Index implements Reader {
 
 /**
  * A local file for any number of processes, durable at every step. It holds requests and responses, so
- * it is created for its owner alone. After a compaction it is called `path.1`, `path.2`, ….
+ * it is created for its owner alone. After a compaction it is called `path.semel-1`, `path.semel-2`, ….
  */
 export class FileJournal implements Journal {
   readonly #file: JournalFile;
@@ -169,7 +169,8 @@ export class FileJournal implements Journal {
     }
     if (known === undefined) throw new JournalError("the intent vanished from the journal");
     if (known.fingerprint !== fresh.fingerprint) throw new IntentConflict(intent);
-    return known;
+    // Another process may have been the first.
+    return { ...known, isSent: known.key !== fresh.key };
   }
 
   async find(intent: string): Promise<Entry | undefined> {
@@ -181,12 +182,18 @@ export class FileJournal implements Journal {
       const body = fromBase64(opened.body);
       const request = { method, url, headers: opened.headers, body };
       const note: Note = { isUnknown, operationId };
-      const entry: Entry = { intent, key, fingerprint, request, createdMs, expiresMs, note };
+  const entry: Entry = { intent, key, fingerprint, request, createdMs, expiresMs, note, isSent: true };
       if (known.finished === undefined) return entry;
-      const done = (await read(known.finished.place)) as DoneRecord;
+      const done = (await read(known.finished.position)) as DoneRecord;
       const kept = done.body === null ? undefined : fromBase64(done.body);
       return { ...entry, response: { status: done.status, headers: done.headers, body: kept } };
     });
+  }
+
+  async start(intent: string): Promise<Entry | undefined> {
+    // Another process may have written it and not synced it yet, and its key is about to be sent.
+    await this.#file.sync();
+    return this.find(intent);
   }
 
   async note(intent: string, key: string, note: Note): Promise<void> {

@@ -19,6 +19,7 @@ export {
   CallError,
   CredentialsMissing,
   Failed,
+  Forgotten,
   GaveUp,
   IntentConflict,
   JournalError,

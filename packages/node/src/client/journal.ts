@@ -30,6 +30,8 @@ export interface Entry {
   /** After this time the server may no longer know the key, so nothing is sent. */
   readonly expiresMs: number;
   readonly note: Note;
+  /** Whether it may have been sent before: by another call, or by a process that died. */
+  readonly isSent: boolean;
   /** Undefined while the intent is open. */
   readonly response?: StoredResponse | undefined;
 }
@@ -54,10 +56,15 @@ export interface OpenIntent {
 export interface Journal {
   /**
    * Stores a new intent with a new key, and returns what is known of it. The request is without
-   * credentials. Throws `IntentConflict` and `JournalFull`.
+   * credentials. `isSent` is false if this call stored it. Throws `IntentConflict` and `JournalFull`.
    */
   intend(intent: string, request: StoredRequest, lifetimeMs: number, nowMs: number): Promise<Entry>;
   find(intent: string): Promise<Entry | undefined>;
+  /**
+   * The entry of an intent that is about to be sent without a call. Where an application can store intents
+   * that it does not send, this marks it as sent.
+   */
+  start(intent: string, key: string): Promise<Entry | undefined>;
   /** Remembers what a response said before the call ends. */
   note(intent: string, key: string, note: Note): Promise<void>;
   /** Stores the final response, and returns the one that is stored. */
@@ -88,6 +95,7 @@ export function newEntry(
     createdMs: nowMs,
     expiresMs: nowMs + lifetimeMs,
     note: { isUnknown: false },
+    isSent: false,
   };
 }
 
@@ -146,11 +154,15 @@ export class MemoryJournal implements Journal {
       return known;
     }
     if (this.#open.size >= this.#maxOpen) throw tooManyOpen(this.#maxOpen);
-    this.#open.set(intent, entry);
+    this.#open.set(intent, { ...entry, isSent: true });
     return entry;
   }
 
   async find(intent: string): Promise<Entry | undefined> {
+    return this.#find(intent);
+  }
+
+  async start(intent: string): Promise<Entry | undefined> {
     return this.#find(intent);
   }
 

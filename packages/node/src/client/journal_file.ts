@@ -3,8 +3,9 @@
 //
 // - An append is one `write` with `O_APPEND`, which a local file system performs as a whole and in an order.
 //   The writer then reads the file up to its own record, so that all processes see the records in one order.
-// - A compaction appends a seal, and writes what came before it into the next generation, `FILE.1`, `FILE.2`,
-//   …, which appears under its name at once and complete (`link`). A record after the seal does not count: its
+// - A compaction appends a seal, and writes what came before it into the next generation, `FILE.semel-1`,
+//   `FILE.semel-2`, …, which appears under its name at once and complete (`link`). Its header has the journal's id
+//   and its number, so that a copy under such a name is not taken for the newest generation. A record after the seal does not count: its
 //   writer finds the seal, and appends again to the next generation. If the process that sealed the file dies,
 //   the next one to find the seal writes that generation.
 
@@ -17,10 +18,11 @@ import { JournalError } from "./errors.js";
 import { decode, encode, type JournalRecord } from "./records.js";
 
 const CHUNK_BYTES = 1024 * 1024;
-const HEADER: JournalRecord = { t: "journal", version: 1 };
+/** How the header of every version begins. */
+const HEADER_BEGIN = '{"t":"journal","version":1';
 
 /** Where a record is in the file. */
-export interface Place {
+export interface RecordPosition {
   readonly offset: number;
   readonly length: number;
 }
@@ -29,9 +31,9 @@ export interface Place {
 export interface Reader {
   /** A new generation is read from its beginning. */
   reset(): void;
-  apply(record: JournalRecord, place: Place): void;
+  apply(record: JournalRecord, position: RecordPosition): void;
   /** What the next generation holds. */
-  compacted(read: (place: Place) => Promise<JournalRecord>): AsyncIterable<JournalRecord>;
+  compacted(read: (position: RecordPosition) => Promise<JournalRecord>): AsyncIterable<JournalRecord>;
 }
 
 interface Waiting {
@@ -47,11 +49,14 @@ interface Generation {
   /** Up to where complete lines were read. */
   offset: number;
   isSealed: boolean;
-  hasHeader: boolean;
+  /** The journal's id, once the header is read. */
+  id: string | undefined;
 }
 
 export class JournalFile {
   #generation: Generation | undefined;
+  /** The journal's id, once a header was read. */
+  #id: string | undefined;
   #waiting: Waiting[] = [];
   #turn: Promise<unknown> = Promise.resolve();
 
@@ -66,10 +71,10 @@ export class JournalFile {
   }
 
   /** Reads what other processes appended, then calls `then` before anything else is read. */
-  async read<T>(then: (read: (place: Place) => Promise<JournalRecord>) => T | Promise<T>): Promise<T> {
+  async read<T>(then: (read: (position: RecordPosition) => Promise<JournalRecord>) => T | Promise<T>): Promise<T> {
     return this.#exclusively(async () => {
       const generation = await this.#current();
-      return then((place) => readRecord(generation.handle, place));
+      return then((position) => readRecord(generation.handle, position));
     });
   }
 
@@ -152,7 +157,7 @@ export class JournalFile {
       if (generation.isSealed) {
         await this.#writeNext(generation);
         await this.#leave();
-      } else if (generation.hasHeader) {
+      } else if (generation.id !== undefined) {
         return generation;
       } else {
         await this.#begin(generation);
@@ -182,7 +187,7 @@ export class JournalFile {
         continue;
       }
       this.reader.reset();
-      this.#generation = { number, handle, offset: 0, isSealed: false, hasHeader: false };
+      this.#generation = { number, handle, offset: 0, isSealed: false, id: undefined };
       return this.#generation;
     }
   }
@@ -194,13 +199,13 @@ export class JournalFile {
     await generation?.handle.close().catch(() => undefined);
   }
 
-  /** Writes the header of a new file. Several processes may: that changes nothing. */
+  /** Writes the header of a new file. Several processes may: the first one counts. */
   async #begin(generation: Generation): Promise<void> {
     const { size } = await generation.handle.stat();
     if (size > 0 && !(await isTornHeader(generation.handle, size))) {
       throw new JournalError(`${this.path} is the file of another program`);
     }
-    await write(generation.handle, encode(HEADER).bytes);
+    await write(generation.handle, encode(newHeader(generation.number, this.#id ?? randomUUID())).bytes);
     await generation.handle.datasync();
   }
 
@@ -227,18 +232,29 @@ export class JournalFile {
   }
 
   #applyLine(generation: Generation, line: Buffer, marks: Set<string>): void {
-    const place = { offset: generation.offset, length: line.length };
+    const position = { offset: generation.offset, length: line.length };
     generation.offset += line.length + 1;
     const record = line.length > 0 ? decode(line) : undefined;
     if (record === undefined || generation.isSealed) return;
     if (record.t === "seal") {
       generation.isSealed = true;
     } else if (record.t === "journal") {
-      generation.hasHeader = true;
+      this.#checkHeader(generation, record);
     } else {
-      this.reader.apply(record, place);
+      this.reader.apply(record, position);
     }
     marks.add(record.n);
+  }
+
+  #checkHeader(generation: Generation, header: Extract<JournalRecord, { t: "journal" }>): void {
+    if (generation.id !== undefined) return;
+    if (header.generation !== generation.number || (this.#id ?? header.id) !== header.id) {
+      throw new JournalError(
+        `${this.#name(generation.number)} is generation ${header.generation} of journal ${header.id}, a copy or ` +
+          `another journal: move it away, or give it its own name`,
+      );
+    }
+    generation.id = this.#id = header.id;
   }
 
   async #writeNext(sealed: Generation): Promise<void> {
@@ -247,8 +263,8 @@ export class JournalFile {
     const draft = `${this.#name(number)}.${process.pid}.${randomUUID()}.draft`;
     const handle = await open(draft, "wx", 0o600);
     try {
-      await write(handle, encode(HEADER).bytes);
-      const read = (place: Place): Promise<JournalRecord> => readRecord(sealed.handle, place);
+      await write(handle, encode(newHeader(number, sealed.id ?? randomUUID())).bytes);
+      const read = (position: RecordPosition): Promise<JournalRecord> => readRecord(sealed.handle, position);
       for await (const record of this.reader.compacted(read)) await write(handle, encode(record).bytes);
       await handle.datasync();
       try {
@@ -270,7 +286,7 @@ export class JournalFile {
     const base = basename(this.path);
     for (const name of await readdir(dirname(this.path))) {
       const rest = name.startsWith(base) ? name.slice(base.length) : undefined;
-      const [, found] = /^(?:|\.([1-9][0-9]*)(?:\.[0-9a-f.-]+\.draft)?)$/.exec(rest ?? "?") ?? [];
+      const [, found] = /^(?:|\.semel-([1-9][0-9]*)(?:\.[0-9a-f.-]+\.draft)?)$/.exec(rest ?? "?") ?? [];
       if (rest === undefined || (found === undefined && rest !== "")) continue;
       const isDraft = rest.endsWith(".draft");
       const generation = Number(found ?? 0);
@@ -281,7 +297,7 @@ export class JournalFile {
   }
 
   #name(number: number): string {
-    return number === 0 ? this.path : `${this.path}.${number}`;
+    return number === 0 ? this.path : `${this.path}.semel-${number}`;
   }
 
   /** The number of the newest generation. */
@@ -290,8 +306,8 @@ export class JournalFile {
     const numbers = (await readdir(dirname(this.path)))
       .filter((name) => name.startsWith(base))
       .map((name) => name.slice(base.length))
-      .filter((rest) => rest === "" || /^\.[1-9][0-9]*$/.test(rest))
-      .map((rest) => (rest === "" ? 0 : Number(rest.slice(1))));
+      .filter((rest) => rest === "" || /^\.semel-[1-9][0-9]*$/.test(rest))
+      .map((rest) => (rest === "" ? 0 : Number(rest.slice(".semel-".length))));
     return numbers.length > 0 ? Math.max(...numbers) : undefined;
   }
 
@@ -307,13 +323,17 @@ export class JournalFile {
   }
 }
 
+function newHeader(generation: number, id: string): JournalRecord {
+  return { t: "journal", version: 1, id, generation };
+}
+
 /** As a whole: a part of it would be a torn record. */
 async function write(handle: FileHandle, bytes: Buffer): Promise<void> {
   const { bytesWritten } = await handle.write(bytes);
   if (bytesWritten !== bytes.length) throw new Error("the disk is full");
 }
 
-async function readRecord(handle: FileHandle, { offset, length }: Place): Promise<JournalRecord> {
+async function readRecord(handle: FileHandle, { offset, length }: RecordPosition): Promise<JournalRecord> {
   const line = Buffer.alloc(length);
   const { bytesRead } = await handle.read(line, 0, length, offset);
   const record = bytesRead === length ? decode(line) : undefined;
@@ -326,9 +346,8 @@ async function isTornHeader(handle: FileHandle, size: number): Promise<boolean> 
   if (size > 10 * CHUNK_BYTES) return false;
   const bytes = Buffer.alloc(size);
   await handle.read(bytes, 0, size, 0);
-  const begin = JSON.stringify(HEADER).slice(0, -1);
   const lines = bytes.toString("utf8").split("\n");
-  return lines.every((line) => begin.startsWith(line) || line.startsWith(begin));
+  return lines.every((line) => HEADER_BEGIN.startsWith(line) || line.startsWith(HEADER_BEGIN));
 }
 
 function toJournalError(error: unknown): JournalError {

@@ -26,6 +26,8 @@ export interface CompleteResponse {
 export interface Failure {
   readonly kind: "failure";
   readonly cause: unknown;
+  /** False: there was no connection, so the server did not receive the request. */
+  readonly isSent: boolean;
 }
 
 export type Answer = CompleteResponse | Failure;

@@ -56,6 +56,7 @@ const DAY_MS = 24 * 3600 * 1000;
 const SCHEMA = statement("migrations/postgres.sql");
 const INTEND = statement("queries/postgres/intend.sql");
 const FIND = statement("queries/postgres/find.sql");
+const START = statement("queries/postgres/start.sql");
 const NOTE = statement("queries/postgres/note.sql");
 const FINISH = statement("queries/postgres/finish.sql");
 const LIST_OPEN = statement("queries/postgres/list_open.sql");
@@ -77,7 +78,7 @@ export async function intend(
   const request = await readRequest(input, init);
   const secret = new Set((options.secretHeaders ?? SECRET_HEADERS).map((name) => name.toLowerCase()));
   const stored = { ...request, headers: maskHeaders(request.headers, secret) };
-  const values = row(intent, stored, options.keyLifetimeMs ?? DAY_MS, MAX_OPEN, null);
+  const values = row(intent, stored, options.keyLifetimeMs ?? DAY_MS, MAX_OPEN, null, false);
   await query(transaction, INTEND, values);
 }
 
@@ -100,7 +101,7 @@ export class PgJournal implements Journal {
     lifetimeMs: number,
     nowMs: number,
   ): Promise<Entry> {
-    const values = row(intent, request, lifetimeMs, this.#maxOpen, nowMs * 1000);
+    const values = row(intent, request, lifetimeMs, this.#maxOpen, nowMs * 1000, true);
     const entry = toEntry(await query(this.pool, INTEND, values));
     if (entry === undefined) throw new JournalError("the intent vanished from the journal");
     return entry;
@@ -108,6 +109,10 @@ export class PgJournal implements Journal {
 
   async find(intent: string): Promise<Entry | undefined> {
     return toEntry(await query(this.pool, FIND, [intent]));
+  }
+
+  async start(intent: string, key: string): Promise<Entry | undefined> {
+    return toEntry(await query(this.pool, START, [intent, key]));
   }
 
   async note(intent: string, key: string, note: Note): Promise<void> {
@@ -173,10 +178,12 @@ function row(
   lifetimeMs: number,
   maxOpen: number,
   nowUs: number | null,
+  isSending: boolean,
 ): unknown[] {
   const headers = JSON.stringify(request.headers);
   const body = Buffer.from(request.body);
-  return [intent, request.method, request.url, headers, body, lifetimeMs / 1000, maxOpen, nowUs];
+  const sent = [request.method, request.url, headers, body];
+  return [intent, ...sent, lifetimeMs / 1000, maxOpen, nowUs, isSending];
 }
 
 /** Undefined: no row, or a function that returned no row, which is one of nulls. */
@@ -192,6 +199,7 @@ function toEntry(rows: Record<string, unknown>[]): Entry | undefined {
     fingerprint: Buffer.from(found["fingerprint"] as Buffer).toString("hex"),
     request: { method: open.method, url: open.url, headers, body },
     note: { isUnknown: open.isUnknown, operationId: open.operationId },
+    isSent: found["is_sent"] as boolean,
     response: isFinished
       ? {
           status: found["status"] as number,

@@ -85,7 +85,8 @@ export function backoffDelay(backoff: Backoff, nth: number, random: number): num
 
 /** What a response asks for; 0 without a readable header. */
 export function retryAfterDelay(rule: RetryAfter, response: CompleteResponse, nowMs: number): number {
-  const value = header(response.headers, "retry-after") ?? "";
+  // `fetch` joins repeated headers: the first counts. A date has a comma itself.
+  const value = (header(response.headers, "retry-after") ?? "").replace(/^([0-9]+) *,.*$/s, "$1");
   let asked: number;
   if (/^[0-9]+$/.test(value)) {
     asked = Number(value) * 1000;
@@ -100,11 +101,22 @@ export function retryAfterDelay(rule: RetryAfter, response: CompleteResponse, no
 
 /** An HTTP date in milliseconds since the epoch. */
 export function parseDate(value: string): number | undefined {
-  // Of what `Date.parse` reads, only the form of RFC 9110: it takes "7" for a year.
-  if (!/^[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4} \d{2}:\d{2}:\d{2} GMT$/.test(value)) return undefined;
-  const time = Date.parse(value);
-  return Number.isNaN(time) ? undefined : time;
+  for (const form of HTTP_DATES) {
+    const { d, m, y, t } = form.exec(value)?.groups ?? {};
+    if (d === undefined || m === undefined || y === undefined || t === undefined) continue;
+    const year = y.length > 2 ? y : `${Number(y) < 70 ? 20 : 19}${y}`;
+    const time = Date.parse(`${d.trim()} ${m} ${year} ${t} GMT`);
+    if (!Number.isNaN(time)) return time;
+  }
+  return undefined;
 }
+
+/** The form of RFC 9110, and the two obsolete ones that a recipient has to accept. */
+const HTTP_DATES = [
+  /^[A-Z][a-z]{2}, (?<d>\d{2}) (?<m>[A-Z][a-z]{2}) (?<y>\d{4}) (?<t>\d{2}:\d{2}:\d{2}) GMT$/,
+  /^[A-Z][a-z]{5,8}, (?<d>\d{2})-(?<m>[A-Z][a-z]{2})-(?<y>\d{2}) (?<t>\d{2}:\d{2}:\d{2}) GMT$/,
+  /^[A-Z][a-z]{2} (?<m>[A-Z][a-z]{2}) (?<d>[ \d]\d) (?<t>\d{2}:\d{2}:\d{2}) (?<y>\d{4})$/,
+];
 
 export function keyValue(profile: Profile, key: string): string {
   return profile.quoted ? `"${key}"` : key;

@@ -6,7 +6,13 @@ import { JournalError } from "./errors.js";
 import type { Headers } from "./messages.js";
 
 export type JournalRecord =
-  | { readonly t: "journal"; readonly version: 1 }
+  | {
+      readonly t: "journal";
+      readonly version: 1;
+      /** Of the journal; all its generations have it. */
+      readonly id: string;
+      readonly generation: number;
+    }
   | {
       readonly t: "open";
       readonly intent: string;

@@ -45,6 +45,8 @@ pub(super) enum Step {
         call: Call,
         exchanges: Vec<Exchange>,
         delays_ms: Vec<u64>,
+        #[serde(default)]
+        oversleep_ms: u64,
         result: Expected,
     },
     Calls {

@@ -20,6 +20,8 @@ struct Recorder {
     clock: Clock,
     server: Arc<Server>,
     delays: std::sync::Mutex<Vec<u64>>,
+    /// How much longer the next sleep takes: the machine sleeps, too.
+    oversleep: std::sync::Mutex<Duration>,
 }
 
 impl Environment for Recorder {
@@ -31,7 +33,8 @@ impl Environment for Recorder {
         Box::pin(async move {
             let millis = u64::try_from(delay.as_millis()).unwrap();
             self.delays.lock().unwrap().push(millis);
-            self.clock.advance(delay);
+            let longer = std::mem::take(&mut *self.oversleep.lock().unwrap());
+            self.clock.advance(delay + longer);
             self.server.turn(self.clock.now()).await;
         })
     }
@@ -53,6 +56,7 @@ pub(super) async fn run(scenario: &Scenario, place: &Place) -> Result<(), String
         clock: Clock::default(),
         server: Server::new(scenario.profile == "ietf").await,
         delays: std::sync::Mutex::default(),
+        oversleep: std::sync::Mutex::default(),
     });
     let mut runner = Runner {
         client: client(scenario, place, &environment),
@@ -89,6 +93,8 @@ fn client(scenario: &Scenario, place: &Place, environment: &Arc<Recorder>) -> Cl
                 cost: quota.cost,
                 refill_per_second: quota.refill_per_second,
             }),
+        // The order of the requests is part of a scenario.
+        resume_at_once: 1,
         ..defaults
     };
     Client::builder(place.open())
@@ -115,9 +121,11 @@ impl Runner<'_> {
                 call,
                 exchanges,
                 delays_ms,
+                oversleep_ms,
                 result,
             } => {
                 self.begin(exchanges).await;
+                *self.environment.oversleep.lock().unwrap() = Duration::from_millis(*oversleep_ms);
                 let seen = self.call(call).await;
                 compare(&seen, result, true)?;
                 self.end(delays_ms)

@@ -89,18 +89,30 @@ class Attempts:
     profile: Profile
     intent: str | None
     url: str
-    # The end of the call or of the key's lifetime, whichever is earlier.
-    deadline_ms: int
+    call_ends_ms: int
+    # The end of the key's lifetime; None without an entry.
+    key_ends_ms: int | None = None
     note: Note = Note()
+    # Whether an earlier request with the key may have reached the server, in this call or before it.
+    is_repeated: bool = False
     # Where the status is asked for, instead of sending the request.
     status_url: str | None = None
     last: Answer | None = None
     _delays: int = field(default=0, init=False)
     _has_paid: bool = field(default=False, init=False)
 
+    @property
+    def deadline_ms(self) -> int:
+        """The end of the call or of the key's lifetime, whichever is earlier."""
+        if self.key_ends_ms is None:
+            return self.call_ends_ms
+        return min(self.call_ends_ms, self.key_ends_ms)
+
     def check_deadline(self, now_ms: int) -> None:
         """Raises where nothing may be sent any more."""
-        if now_ms >= self.deadline_ms:
+        if self.key_ends_ms is not None and now_ms >= self.key_ends_ms:
+            raise self._give_up("key_lifetime")
+        if now_ms >= self.call_ends_ms:
             raise self._give_up("deadline")
 
     def advance(
@@ -108,9 +120,11 @@ class Attempts:
     ) -> Next | Finished | CallError:
         """What follows the answer: a step, or why the call ends with its intent open."""
         self.last = answer
-        self._read_expiry(answer)
+        self._read_expiry(answer, now_ms)
+        is_repeated = self.is_repeated
+        self.is_repeated = is_repeated or _may_be_executed(answer)
         if self.status_url is None:
-            decision = decide(self.profile, answer)
+            decision = decide(self.profile, answer, is_repeated)
         else:
             decision = decide_poll(answer)
         verdict = decision.verdict
@@ -118,6 +132,8 @@ class Attempts:
             assert isinstance(answer, Response)
             quota.give_back(self._has_paid)
             return Finished(answer)
+        if verdict is Verdict.REFUSED:
+            return self._give_up("refused")
         if verdict is Verdict.OVER:
             self.status_url = None
             return Next(None)
@@ -146,23 +162,38 @@ class Attempts:
         self._delays += 1
         return Next(delay_ms)
 
-    def _read_expiry(self, answer: Answer) -> None:
+    def _read_expiry(self, answer: Answer, now_ms: int) -> None:
         """How long the server knows the key. It only shortens what was assumed."""
         if isinstance(answer, Failure):
             return
         expires_ms = parse_date_ms(header(answer.headers, "idempotency-key-expires") or "")
         if expires_ms is None:
             return
+        # The server's clock may be another. Between its two dates is how long it knows the key.
+        sent_ms = parse_date_ms(header(answer.headers, "date") or "")
+        if sent_ms is not None:
+            expires_ms = now_ms + max(expires_ms - sent_ms, 0)
         known_ms = self.note.expires_ms
         earlier_ms = expires_ms if known_ms is None else min(known_ms, expires_ms)
         self.note = replace(self.note, expires_ms=earlier_ms)
-        self.deadline_ms = min(self.deadline_ms, expires_ms)
+        if self.key_ends_ms is not None:
+            self.key_ends_ms = min(self.key_ends_ms, expires_ms)
 
     def _give_up(self, reason: str) -> CallError:
         """A call that ends without an answer about the operation leaves its outcome as it was."""
         if self.note.is_unknown:
             return OutcomeUnknown(self.intent, self.note.operation_id)
         return GaveUp(self.intent, reason, self.last)
+
+
+def _may_be_executed(answer: Answer) -> bool:
+    """Whether the operation may run, or have run, after this answer that is not final.
+
+    A server that sends 425 or 429 refused the request, and 408 says that it did not receive it.
+    """
+    if isinstance(answer, Failure):
+        return answer.is_sent
+    return answer.status not in (408, 425, 429)
 
 
 def _same_origin(url: str, location: str) -> str | None:

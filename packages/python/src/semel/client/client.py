@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, cast
+from urllib.parse import urlencode
 
 import anyio
 import anyio.to_thread
 import httpx
 
 from .engine import Engine, Final, Options, Run, Send, Sleep
-from .errors import CallError, IntentConflict
+from .errors import Forgotten, IntentConflict
 from .exchange import (
     AsyncExchange,
     CallResponse,
     Exchange,
-    from_httpx,
+    bare_request,
+    build_request,
     over_async_client,
     over_client,
     to_httpx,
@@ -35,7 +38,7 @@ class Resumed:
 
     intent: str
     response: CallResponse | None
-    error: CallError | None
+    error: Exception | None
 
 
 class Runner:
@@ -214,7 +217,9 @@ class Client:
         self.journal = journal
         self._given = http is not None
         self._http = http or httpx.Client()
-        self._runner = Runner(journal, over_client(self._http), options or Options(), sleep)
+        options = options or Options()
+        self._resume_at_once = max(options.resume_at_once, 1)
+        self._runner = Runner(journal, over_client(self._http), options, sleep)
 
     def call(
         self,
@@ -230,7 +235,7 @@ class Client:
 
         An intent is the caller's own name for something that should happen once, such as
         "invoice-7781". Without one (`None`) the request is sent without a key and without a journal,
-        and only `GET` and `HEAD` are sent again.
+        and only a `GET` is sent again.
 
         Raises a `CallError` where there is no final response.
         """
@@ -244,18 +249,22 @@ class Client:
         return None if found is None else _from_journal(*found)
 
     def resume(self) -> list[Resumed]:
-        """Finishes the intents that a process left open, one after another. Call it at start."""
-        reports = []
-        for intent in self.journal.list():
+        """Finishes the intents that a process left open, several at a time. Call it at start.
+
+        Reports each, in the order in which they were stored.
+        """
+
+        def finish(intent: str) -> Resumed | None:
             try:
-                response = self.finish(intent.intent)
-            except CallError as error:
-                reports.append(Resumed(intent.intent, None, error))
-            else:
-                # None: a person made the journal forget it meanwhile.
-                if response is not None:
-                    reports.append(Resumed(intent.intent, response, None))
-        return reports
+                response = self.finish(intent)
+            # Whatever is wrong with one, the others go on.
+            except Exception as error:
+                return _failed(intent, error)
+            return None if response is None else Resumed(intent, response, None)
+
+        with ThreadPoolExecutor(self._resume_at_once, "semel-resume") as pool:
+            reports = pool.map(finish, [intent.intent for intent in self.journal.list()])
+            return [report for report in reports if report is not None]
 
     def close(self) -> None:
         """Closes the connections and the journal."""
@@ -289,7 +298,9 @@ class AsyncClient:
         self.journal = journal
         self._given = http is not None
         self._http = http or httpx.AsyncClient()
-        self._runner = AsyncRunner(journal, over_async_client(self._http), options or Options(), sleep)
+        options = options or Options()
+        self._resume_at_once = max(options.resume_at_once, 1)
+        self._runner = AsyncRunner(journal, over_async_client(self._http), options, sleep)
 
     async def call(
         self,
@@ -313,16 +324,26 @@ class AsyncClient:
 
     async def resume(self) -> list[Resumed]:
         """See `Client.resume`."""
-        reports = []
-        for intent in await anyio.to_thread.run_sync(self.journal.list):
-            try:
-                response = await self.finish(intent.intent)
-            except CallError as error:
-                reports.append(Resumed(intent.intent, None, error))
-            else:
-                if response is not None:
-                    reports.append(Resumed(intent.intent, response, None))
-        return reports
+        found = await anyio.to_thread.run_sync(self.journal.list)
+        waiting = iter(list(enumerate(found)))
+        reports: dict[int, Resumed] = {}
+
+        async def work() -> None:
+            for nth, open_intent in waiting:
+                intent = open_intent.intent
+                try:
+                    response = await self.finish(intent)
+                except Exception as error:
+                    report = _failed(intent, error)
+                else:
+                    report = None if response is None else Resumed(intent, response, None)
+                if report is not None:
+                    reports[nth] = report
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(self._resume_at_once):
+                tasks.start_soon(work)
+        return [reports[nth] for nth in sorted(reports)]
 
     async def aclose(self) -> None:
         """Closes the connections and the journal."""
@@ -351,14 +372,24 @@ def _request(
     headers: Mapping[str, str] | None,
 ) -> tuple[Request, httpx.Request]:
     """What is stored: the caller's part, without what `http` adds to every attempt."""
-    if json is not None and content is not None:
-        raise ValueError("a request has either `json` or `content`")
     # The client's own headers and credentials are not part of it, and may change between attempts.
-    bare = httpx.Request(method, http.build_request(method, url).url, json=json, content=content)
-    if bare.url.scheme not in ("http", "https") or not bare.url.host:
-        raise ValueError(f"not a URL of a server: {url!r}")
-    bare.headers.update(headers)
-    return from_httpx(bare, bare.read()), bare
+    request = build_request(method, _absolute(http, url), json, content, headers)
+    return request, bare_request(request, 0)
+
+
+def _absolute(http: httpx.Client | httpx.AsyncClient, url: str) -> str:
+    """With the client's `base_url` and `params`, but without httpx's own spelling of the rest."""
+    if not re.match("[A-Za-z][-+.A-Za-z0-9]*:", url) and http.base_url.host:
+        url = str(http.base_url).rstrip("/") + "/" + url.lstrip("/")
+    if http.params:
+        before, sharp, fragment = url.partition("#")
+        joint = "&" if "?" in before else "?"
+        url = before + joint + urlencode(http.params.multi_items()) + sharp + fragment
+    return url
+
+
+def _failed(intent: str, error: Exception) -> Resumed | None:
+    return None if isinstance(error, Forgotten) else Resumed(intent, None, error)
 
 
 def _has_header(http: httpx.Client | httpx.AsyncClient, name: str) -> bool:

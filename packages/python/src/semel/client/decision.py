@@ -30,6 +30,9 @@ class Verdict(Enum):
     FAILURE = "failure"
     # Of a status resource: it is over, so the request is sent again at once.
     OVER = "over"
+    # Refused before its key was looked at, and an earlier request with it may have been executed: the call
+    # ends, and the intent stays open.
+    REFUSED = "refused"
 
     @property
     def is_end(self) -> bool:
@@ -52,6 +55,11 @@ _CODED = {
 }
 
 
+# They say nothing of an earlier request with the key: a gateway or a check of credentials gives them before
+# the operation is looked up. Any other rejection comes from the server that knows the key.
+_UNRELATED = frozenset({401, 403, 404, 407, 413})
+
+
 @dataclass(frozen=True)
 class Decision:
     verdict: Verdict
@@ -61,11 +69,16 @@ class Decision:
     status_resource: str | None = None
 
 
-def decide(profile: Profile, answer: Answer) -> Decision:
-    """What the answer to a request means. The first rule that matches decides."""
+def decide(profile: Profile, answer: Answer, is_repeated: bool = False) -> Decision:
+    """What the answer to a request means. The first rule that matches decides.
+
+    `is_repeated`: an earlier request with this key may have reached the server.
+    """
     if isinstance(answer, Failure):
         return Decision(Verdict.FAILURE)
     code, retryable, is_misuse = _read_refusal(profile, answer)
+    if code == "idempotency_key_in_progress":
+        return Decision(Verdict.WAIT)
     if code in _CODED:
         verdict = _CODED[code]
         is_unknown = verdict is Verdict.UNKNOWN
@@ -73,21 +86,27 @@ def decide(profile: Profile, answer: Answer) -> Decision:
     if is_misuse:
         return Decision(Verdict.KEY_REUSED)
     status = answer.status
+    is_replayed = header(answer.headers, "idempotent-replayed") == "true"
+    is_unrelated = is_repeated and not is_replayed and status in _UNRELATED
+    last = Decision(Verdict.REFUSED if is_unrelated else Verdict.FINAL)
     should_retry = header(answer.headers, "stripe-should-retry")
     if should_retry == "false" or retryable is False:
-        return Decision(Verdict.FINAL)
+        return last
     if should_retry == "true" or retryable is True:
         waits = status in (408, 409, 425, 429)
         return Decision(Verdict.WAIT if waits else Verdict.FAILURE)
-    if profile.replayed_is_final and header(answer.headers, "idempotent-replayed") == "true":
+    if profile.replayed_is_final and is_replayed:
         return Decision(Verdict.FINAL)
     if status == 202 and _is_in_progress(answer):
         return Decision(Verdict.WAIT, status_resource=header(answer.headers, "location"))
-    if status == 409 and (profile.conflict_waits or has_header(answer.headers, "retry-after")):
+    # The IETF draft has 409 for a request that is outstanding, without a code or `Retry-After`: after an
+    # earlier request it is that.
+    waits = profile.conflict_waits or is_repeated or has_header(answer.headers, "retry-after")
+    if status == 409 and waits:
         return Decision(Verdict.WAIT)
     if status in profile.waits:
         return Decision(Verdict.WAIT)
-    return Decision(Verdict.FAILURE if profile.fails(status) else Verdict.FINAL)
+    return Decision(Verdict.FAILURE) if profile.fails(status) else last
 
 
 def decide_poll(answer: Answer) -> Decision:
@@ -103,21 +122,25 @@ def decide_poll(answer: Answer) -> Decision:
 
 
 def _read_refusal(profile: Profile, response: Response) -> tuple[str | None, bool | None, bool]:
-    """The code, whether it may be retried, and whether it is Stripe's word for another request."""
+    """The code, whether it may be retried, and whether it is Stripe's error for a key with another request."""
     # A success of the application is none, whatever its body.
     if response.status < 400:
         return None, None, False
-    if profile.has_problems:
-        if response.media_type != "application/problem+json":
-            return None, None, False
-        body = response.json_object()
-        retryable = body.get("retryable")
-        return _text(body.get("code")), retryable if isinstance(retryable, bool) else None, False
-    error = response.json_object().get("error")
+    body = response.json_object()
+    error = body.get("error")
     if not isinstance(error, dict):
-        return None, None, False
+        error = {}
+    # In both forms whatever the profile: with the wrong one, an unknown outcome must not look final.
+    code = _text(error.get("code"))
+    retryable = None
+    if response.media_type == "application/problem+json":
+        # The end of `type` is the code, too: it is the address of its page.
+        page = _text(body.get("type")) or ""
+        code = _text(body.get("code")) or page.rpartition("/")[2] or code
+        if profile.has_problems and isinstance(body.get("retryable"), bool):
+            retryable = body["retryable"] is True
     is_misuse = response.status == 400 and error.get("type") == "idempotency_error"
-    return _text(error.get("code")), None, is_misuse
+    return code, retryable, is_misuse and not profile.has_problems
 
 
 def _is_in_progress(response: Response) -> bool:

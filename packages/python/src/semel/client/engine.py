@@ -7,6 +7,7 @@ threads or with tasks. The decisions are in `attempts`.
 from __future__ import annotations
 
 import random as random_module
+import re
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,9 @@ SECRET_HEADERS = frozenset(
 )
 # Headers that belong to a body. A request for a status has none.
 _BODY_HEADERS = ("content-type", "content-length", "content-encoding", "transfer-encoding", "expect")
+# What h11 sends. Any other header would be refused at every attempt.
+_NAME = re.compile(r"[-!#$%&'*+.^_`|~0-9a-z]+")
+_VALUE = re.compile(r"(?:[\x21-\x7e\x80-\xff](?:[\t\x20-\x7e\x80-\xff]*[\x21-\x7e\x80-\xff])?)?")
 
 
 def _system_clock() -> int:
@@ -46,6 +50,8 @@ class Options:
     # The longest response that the journal keeps, and the longest request.
     max_response_bytes: int = 1024 * 1024
     max_request_bytes: int = 8 * 1024 * 1024
+    # How many intents `resume` finishes at a time. A server that hangs keeps each for a whole deadline.
+    resume_at_once: int = 8
     # Request headers whose values the journal does not keep, in lower case.
     secret_headers: frozenset[str] = SECRET_HEADERS
     # Milliseconds since the epoch: it is compared with what other processes stored.
@@ -120,43 +126,52 @@ class Engine:
             return (yield from self._finish(entry, entry.request))
         # Without its credentials it would be refused, and the refusal would end the intent, although the
         # operation may have happened.
-        secret = self.options.secret_headers
-        masked = [name for name, value in entry.request.headers if name in secret and not value]
+        # Also those that only the client which stored it knew as credentials.
+        masked = [name for name, value in entry.request.headers if not value]
         missing = [name for name in masked if not client_has(name)]
         if missing:
             raise errors.CredentialsMissing(entry.intent, missing)
-        headers = without_headers(entry.request.headers, masked)
-        return (yield from self._finish(entry, replace(entry.request, headers=headers)))
+        started: Entry | None = yield Write(lambda: self.journal.start(entry.intent, entry.key))
+        if started is None:
+            raise errors.Forgotten(entry.intent)
+        headers = without_headers(started.request.headers, masked)
+        return (yield from self._finish(started, replace(started.request, headers=headers)))
 
     def send(self, request: Request, entry: Entry | None = None) -> Run:
         """Sends a request until an answer ends the call. Without an entry it has no intent."""
         options = self.options
         now_ms = options.clock()
-        deadline_ms = now_ms + options.deadline_ms
-        note = Note()
-        if entry is not None:
-            deadline_ms = min(deadline_ms, entry.expires_ms)
-            note = entry.note
         intent = None if entry is None else entry.intent
-        attempts = Attempts(options.profile, intent, request.url, deadline_ms, note)
-        attempts.check_deadline(now_ms)
+        attempts = Attempts(options.profile, intent, request.url, now_ms + options.deadline_ms)
+        if entry is not None:
+            attempts.key_ends_ms = entry.expires_ms
+            attempts.is_repeated = entry.is_sent
+            attempts.note = entry.note
+        note = attempts.note
         has_key = entry is not None or has_header(request.headers, options.profile.header)
         is_retried = has_key or request.method == "GET"
         while True:
-            left_ms = attempts.deadline_ms - options.clock()
-            timeout_ms = max(min(options.attempt_timeout_ms, left_ms), 1)
+            # Also after each delay and poll: the machine may have slept meanwhile.
+            now_ms = options.clock()
+            attempts.check_deadline(now_ms)
+            timeout_ms = min(options.attempt_timeout_ms, attempts.deadline_ms - now_ms)
             message = self._message(request, entry, attempts.status_url)
-            answer: Answer | TooLong = yield Send(message, timeout_ms)
-            if isinstance(answer, TooLong):
-                if entry is not None:
-                    yield from self._store(entry, answer, None)
-                raise errors.ResponseNotStored(intent)
+            received: Answer | TooLong = yield Send(message, timeout_ms)
+            # Without a body, its status and headers decide.
+            is_too_long = isinstance(received, TooLong)
+            answer = Response(received.status, received.headers) if isinstance(received, TooLong) else received
             if not is_retried:
+                if is_too_long:
+                    raise errors.ResponseNotStored(intent)
                 if isinstance(answer, Failure):
                     raise errors.Failed(answer)
                 return Final(answer)
             step = attempts.advance(answer, options.clock(), options.random(), self.quota)
             if isinstance(step, Finished):
+                if is_too_long:
+                    if entry is not None:
+                        yield from self._store(entry, step.response, None)
+                    raise errors.ResponseNotStored(intent)
                 return Final(step.response)
             if entry is not None and attempts.note != note:
                 note = attempts.note
@@ -172,6 +187,12 @@ class Engine:
             raise ValueError(f"an intent has 1 to {MAX_INTENT_BYTES} bytes, and none is zero")
         if has_header(request.headers, options.profile.header):
             raise ValueError(f"the client sends {options.profile.header} itself: remove it")
+        for name, value in request.headers:
+            if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+                # Without the value, which may be a credential.
+                raise ValueError(f"the header {name!r} cannot be sent")
+        if not _NAME.fullmatch(request.method.lower()):
+            raise ValueError(f"not a method: {request.method!r}")
         if len(request.body) > options.max_request_bytes:
             raise ValueError(f"a request has at most {options.max_request_bytes} bytes")
 
@@ -187,7 +208,7 @@ class Engine:
         return Final(self._typed(entry.intent, stored))
 
     def _store(
-        self, entry: Entry, answer: Response | TooLong, body: bytes | None
+        self, entry: Entry, answer: Response, body: bytes | None
     ) -> Generator[Write, StoredResponse, StoredResponse]:
         response = StoredResponse(answer.status, answer.headers, body)
         now_ms = self.options.clock()

@@ -84,10 +84,15 @@ class GaveUp(CallError):
             what = "nothing was sent"
         else:
             what = str(last) if isinstance(last, Failure) else f"status {last.status}"
-        super().__init__(
-            intent, f"gave up ({reason}; {what}); call again later with the same intent"
-        )
-        # "deadline" or "quota".
+        advice = {
+            "refused": "it may have happened before: remove the reason, and call again with the same intent",
+            "key_lifetime": "the lifetime of its key is over: look the outcome up, then forget the intent",
+        }
+        otherwise = "call again later with the same intent"
+        super().__init__(intent, f"gave up ({reason}; {what}); {advice.get(reason, otherwise)}")
+        # "deadline" or "quota". "refused": the last response refused the request without regard to its key,
+        # such as a 401, and an earlier request may have been executed. "key_lifetime": nothing is sent with
+        # the key any more.
         self.reason = reason
         self.last = last
 
@@ -102,6 +107,13 @@ class CredentialsMissing(CallError):
             f"the journal does not keep {listed}: give it to the client itself, so that the intent can "
             "be resumed, or call it again with its request",
         )
+
+
+class Forgotten(CallError):
+    """A person made the journal forget the intent meanwhile. Nothing was sent."""
+
+    def __init__(self, intent: str | None) -> None:
+        super().__init__(intent, "forgotten meanwhile; nothing was sent")
 
 
 class Failed(CallError):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json as json_text
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 import httpx
 
 from .engine import TooLong
 from .messages import Failure, Headers, Request, Response, without_headers
+from .url import serialize_url
 
 # The longest response that is read at all. A longer one counts as not stored.
 MAX_READ_BYTES = 64 * 1024 * 1024
@@ -19,6 +21,9 @@ MAX_READ_BYTES = 64 * 1024 * 1024
 _WIRE_HEADERS = ("connection", "content-encoding", "content-length", "transfer-encoding")
 # They belong to a connection, or httpx sets them on every attempt.
 _CONNECTION_HEADERS = ("accept-encoding", "connection", "content-length", "host", "transfer-encoding")
+
+# Without a connection the server did not receive the request.
+_NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 Received = Response | Failure | TooLong
 
@@ -43,7 +48,31 @@ class AsyncExchange(Protocol):
 def from_httpx(request: httpx.Request, body: bytes) -> Request:
     """The request as it is stored and sent again."""
     headers = without_headers(_pairs(request.headers), _CONNECTION_HEADERS)
-    return Request(request.method, str(request.url), headers, body)
+    return Request(request.method, serialize_url(str(request.url)), headers, body)
+
+
+def build_request(
+    method: str,
+    url: str,
+    json: Any,
+    content: bytes | str | None,
+    headers: Mapping[str, str] | None,
+) -> Request:
+    """A call's request, with bytes that no version of httpx changes: they identify it in the journal."""
+    if json is not None and content is not None:
+        raise ValueError("a request has either `json` or `content`")
+    body = content or b""
+    given = headers.multi_items() if isinstance(headers, httpx.Headers) else (headers or {}).items()
+    pairs = [(name.lower(), value) for name, value in given]
+    if json is not None:
+        compact = json_text.dumps(json, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        body = compact
+        if not any(name == "content-type" for name, _ in pairs):
+            pairs.append(("content-type", "application/json"))
+    kept = without_headers(tuple(pairs), _CONNECTION_HEADERS)
+    return Request(
+        method.upper(), serialize_url(url), kept, body.encode() if isinstance(body, str) else body
+    )
 
 
 def to_httpx(response: Response, request: httpx.Request, replayed: bool) -> CallResponse:
@@ -74,9 +103,11 @@ def exchange_with(open_response: Callable[[Request, int], Iterator[httpx.Respons
                     if time.monotonic() > until:
                         raise httpx.ReadTimeout("no complete response in time")
                 return Response(response.status_code, _kept(response), bytes(body))
-        except (httpx.UnsupportedProtocol, httpx.LocalProtocolError):
+        except httpx.UnsupportedProtocol:
             # The request itself is wrong: no attempt can succeed.
             raise
+        except _NOT_CONNECTED as error:
+            return Failure(error, is_sent=False)
         except (httpx.TransportError, httpx.DecodingError) as error:
             return Failure(error)
 
@@ -98,8 +129,10 @@ def async_exchange_with(
                         if len(body) > MAX_READ_BYTES:
                             return TooLong(response.status_code, _kept(response))
                     return Response(response.status_code, _kept(response), bytes(body))
-        except (httpx.UnsupportedProtocol, httpx.LocalProtocolError):
+        except httpx.UnsupportedProtocol:
             raise
+        except _NOT_CONNECTED as error:
+            return Failure(error, is_sent=False)
         except (httpx.TransportError, httpx.DecodingError) as error:
             return Failure(error)
         except TimeoutError:

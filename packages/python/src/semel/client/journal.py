@@ -40,6 +40,8 @@ class Entry:
     # After this time the server may no longer know the key, so nothing is sent.
     expires_ms: int
     note: Note = Note()
+    # Whether it may have been sent before: by another call, or by a process that died.
+    is_sent: bool = True
     # None while the intent is open.
     response: StoredResponse | None = None
 
@@ -67,11 +69,18 @@ class Journal(Protocol):
     def intend(self, intent: str, request: Request, lifetime_ms: int, now_ms: int) -> Entry:
         """Stores a new intent with a new key, and returns what is known of it.
 
-        The request is without credentials. Raises `IntentConflict` and `JournalFull`.
+        The request is without credentials. `is_sent` of the result is false if this call stored it. Raises `IntentConflict` and `JournalFull`.
         """
         ...
 
     def find(self, intent: str) -> Entry | None: ...
+
+    def start(self, intent: str, key: str) -> Entry | None:
+        """The entry of an intent that is about to be sent without a call.
+
+        Where an application can store intents that it does not send, this marks it as sent.
+        """
+        ...
 
     def note(self, intent: str, key: str, note: Note) -> None:
         """Remembers what a response said before the call ends."""
@@ -135,11 +144,14 @@ class MemoryJournal:
                 intent, new_key(), request.fingerprint, request, now_ms, now_ms + lifetime_ms
             )
             self._open[intent] = entry
-            return entry
+            return replace(entry, is_sent=False)
 
     def find(self, intent: str) -> Entry | None:
         with self._lock:
             return self._find(intent)
+
+    def start(self, intent: str, key: str) -> Entry | None:
+        return self.find(intent)
 
     def note(self, intent: str, key: str, note: Note) -> None:
         with self._lock:

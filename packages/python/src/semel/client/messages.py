@@ -93,6 +93,8 @@ class Failure:
     """No complete response: the connection failed, timed out, or ended within the response."""
 
     cause: Exception
+    # False: there was no connection, so the server did not receive the request.
+    is_sent: bool = True
 
     def __str__(self) -> str:
         return f"{type(self.cause).__name__}: {self.cause}"

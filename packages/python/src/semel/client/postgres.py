@@ -19,7 +19,6 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-import httpx
 import psycopg
 from psycopg.rows import TupleRow, tuple_row
 from psycopg.types.json import Jsonb
@@ -27,7 +26,7 @@ from psycopg.types.json import Jsonb
 from .attempts import Note
 from .engine import Options
 from .errors import IntentConflict, JournalError, JournalFull
-from .exchange import from_httpx
+from .exchange import build_request
 from .journal import MAX_OPEN, RETENTION_MS, Entry, OpenIntent, StoredResponse
 from .messages import Request, mask_headers
 from .sql import statement
@@ -36,6 +35,7 @@ from .sqlite import entry_from_row, open_from_row
 _SCHEMA = statement("migrations", "postgres.sql")
 _INTEND = statement("queries", "postgres", "intend.sql")
 _FIND = statement("queries", "postgres", "find.sql")
+_START = statement("queries", "postgres", "start.sql")
 _NOTE = statement("queries", "postgres", "note.sql")
 _FINISH = statement("queries", "postgres", "finish.sql")
 _LIST_OPEN = statement("queries", "postgres", "list_open.sql")
@@ -125,7 +125,7 @@ class PostgresJournal:
         self._connection: psycopg.Connection[TupleRow] | None = None
 
     def intend(self, intent: str, request: Request, lifetime_ms: int, now_ms: int) -> Entry:
-        parameters = _row(intent, request, lifetime_ms, self._max_open, now_ms * 1000)
+        parameters = _row(intent, request, lifetime_ms, self._max_open, now_ms * 1000, True)
         entry = self._entry(_INTEND, parameters)
         if entry is None:
             raise JournalError("the intent vanished from the journal")
@@ -133,6 +133,9 @@ class PostgresJournal:
 
     def find(self, intent: str) -> Entry | None:
         return self._entry(_FIND, (intent,))
+
+    def start(self, intent: str, key: str) -> Entry | None:
+        return self._entry(_START, (intent, key))
 
     def note(self, intent: str, key: str, note: Note) -> None:
         expires_us = _NEVER_US if note.expires_ms is None else note.expires_ms * 1000
@@ -179,7 +182,7 @@ class PostgresJournal:
         # A function that returns no row returns one of nulls.
         if row.get("intent") is None:
             return None
-        return entry_from_row([row[name] for name in _COLUMNS])
+        return entry_from_row([row[name] for name in _COLUMNS], bool(row["is_sent"]))
 
     def _query(self, sql: str, parameters: tuple[Any, ...]) -> _Answer:
         intent = str(parameters[0])
@@ -217,23 +220,23 @@ def _parameters(
     headers: Mapping[str, str] | None,
     options: Options | None,
 ) -> tuple[Any, ...]:
-    if json is not None and content is not None:
-        raise ValueError("a request has either `json` or `content`")
     options = options or Options()
-    built = httpx.Request(method, url, json=json, content=content)
-    built.headers.update(headers)
-    request = from_httpx(built, built.read())
+    request = build_request(method, url, json, content, headers)
     kept = mask_headers(request.headers, options.secret_headers)
     stored = Request(request.method, request.url, kept, request.body)
-    return _row(intent, stored, options.key_lifetime_ms, MAX_OPEN, None)
+    return _row(intent, stored, options.key_lifetime_ms, MAX_OPEN, None, False)
 
 
 def _row(
-    intent: str, request: Request, lifetime_ms: int, max_open: int, now_us: int | None
+    intent: str,
+    request: Request,
+    lifetime_ms: int,
+    max_open: int,
+    now_us: int | None,
+    is_sending: bool,
 ) -> tuple[Any, ...]:
-    headers = Jsonb(request.headers)
-    seconds = lifetime_ms / 1000
-    return intent, request.method, request.url, headers, request.body, seconds, max_open, now_us
+    sent = request.method, request.url, Jsonb(request.headers), request.body
+    return (intent, *sent, lifetime_ms / 1000, max_open, now_us, is_sending)
 
 
 def _translated(error: psycopg.Error, intent: str) -> Exception:

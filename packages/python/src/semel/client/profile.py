@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from email.utils import parsedate_to_datetime
+from datetime import datetime, timezone
 
 from .messages import Response, header
 
-_HTTP_DATE = re.compile(r"[A-Z][a-z]{2}, \d{2} [A-Z][a-z]{2} \d{4} \d{2}:\d{2}:\d{2} GMT")
+# The form of RFC 9110, and the two obsolete ones that a recipient has to accept.
+_HTTP_DATES = (
+    re.compile(r"[A-Z][a-z]{2}, (?P<d>\d{2}) (?P<m>[A-Z][a-z]{2}) (?P<y>\d{4}) (?P<t>\d{2}:\d{2}:\d{2}) GMT"),
+    re.compile(r"[A-Z][a-z]{5,8}, (?P<d>\d{2})-(?P<m>[A-Z][a-z]{2})-(?P<y>\d{2}) (?P<t>\d{2}:\d{2}:\d{2}) GMT"),
+    re.compile(r"[A-Z][a-z]{2} (?P<m>[A-Z][a-z]{2}) (?P<d>[ \d]\d) (?P<t>\d{2}:\d{2}:\d{2}) (?P<y>\d{4})"),
+)
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 # Semel's dead letters ask for five minutes, the longest delay that a well-behaved server has.
 _LONGEST_RETRY_AFTER_MS = 300_000
 
@@ -124,10 +130,17 @@ STRIPE = replace(
 
 def parse_date_ms(value: str) -> int | None:
     """An HTTP date in milliseconds since the epoch."""
-    # The parser takes less than a date for one, and one without a zone for local time.
-    if not _HTTP_DATE.fullmatch(value):
+    match = next(filter(None, (form.fullmatch(value) for form in _HTTP_DATES)), None)
+    if match is None or match["m"] not in _MONTHS:
         return None
+    year = int(match["y"])
+    if len(match["y"]) == 2:
+        year += 2000 if year < 70 else 1900
+    hour, minute, second = (int(part) for part in match["t"].split(":"))
     try:
-        return int(parsedate_to_datetime(value).timestamp() * 1000)
-    except (ValueError, OverflowError):
+        month = _MONTHS.index(match["m"]) + 1
+        date = datetime(year, month, int(match["d"]), hour, minute, tzinfo=timezone.utc)
+    except ValueError:
         return None
+    # A leap second, too.
+    return int(date.timestamp() + second) * 1000

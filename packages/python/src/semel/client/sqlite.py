@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,7 @@ class SqliteJournal:
                 if connection.execute(_INTEND, row).rowcount == 0:
                     raise JournalFull(f"{self._max_open} intents are open, and no more may be")
                 known = _find(connection, intent)
+                known = known and replace(known, is_sent=False)
             if known is None:
                 raise JournalError("the intent vanished from the journal")
             if known.fingerprint != request.fingerprint:
@@ -93,6 +95,9 @@ class SqliteJournal:
     def find(self, intent: str) -> Entry | None:
         with self._lock, _journal_errors():
             return _find(self._connection, intent)
+
+    def start(self, intent: str, key: str) -> Entry | None:
+        return self.find(intent)
 
     def note(self, intent: str, key: str, note: Note) -> None:
         expires_us = _NEVER_US if note.expires_ms is None else note.expires_ms * 1000
@@ -241,7 +246,7 @@ def _find(connection: sqlite3.Connection, intent: str) -> Entry | None:
     return entry_from_row(parsed)
 
 
-def entry_from_row(row: list[Any]) -> Entry:
+def entry_from_row(row: list[Any], is_sent: bool = True) -> Entry:
     """An entry from the columns that `find.sql` names, with headers as lists of pairs."""
     intent, key, fingerprint, method, url, headers, body, created_us, expires_us = row[:9]
     is_unknown, operation_id, status, response_headers, response_body = row[9:]
@@ -257,6 +262,7 @@ def entry_from_row(row: list[Any]) -> Entry:
         created_us // 1000,
         expires_us // 1000,
         Note(None, bool(is_unknown), operation_id),
+        is_sent,
         response,
     )
 
