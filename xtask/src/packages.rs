@@ -81,6 +81,8 @@ fn install_tarball(
         .args(["pack", "--silent", "--ignore-scripts", "--pack-destination"])
         .arg(packages);
     run_interruptible(&mut pack, interrupt)?;
+    // Node looks for modules beside the real path of a program.
+    copy(&source.join("examples"), &tools.join("examples"))?;
     let mut install = Command::new("npm");
     install
         .args(["install", "--offline", "--no-save", "--ignore-scripts"])

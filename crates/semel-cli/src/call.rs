@@ -1,9 +1,10 @@
 //! `semel call`: one request from a script, safe to run again after any failure.
 
+mod journal;
 mod progress;
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail};
 use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use semel_client::{Client, Error, Journal, Options, Profile, Request, Reqwest, Response};
+use semel_client::{Client, Error, GaveUp, Options, Profile, Request, Reqwest, Response};
 use semel_gateway::config::duration;
 
 use progress::Progress;
@@ -25,8 +26,9 @@ Exit codes:
   0  final success: the response is on standard output
   1  failure before anything was sent, or the journal failed; run again
   2  usage: the command is wrong, or the intent is known with another request
-  3  final rejection: the server's refusal is on standard output
-  4  the outcome is unknown; run again later, and never under another intent
+  3  final rejection: the server's answer, which is no success, is on standard output
+  4  the outcome is unknown; run again later, and never under another intent. Where the lifetime of the key is over: look the
+     outcome up, then forget the intent
   5  gave up before a final response; run again later
 
 Example:
@@ -36,11 +38,20 @@ Example:
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// The name of what should happen once
-    #[arg(long, value_name = "NAME")]
-    intent: String,
+    #[arg(long, value_name = "NAME", required_unless_present_any = ["list", "forget"])]
+    intent: Option<String>,
 
     /// Where the request goes
-    url: String,
+    #[arg(required_unless_present_any = ["list", "forget"])]
+    url: Option<String>,
+
+    /// Print the intents of the journal that are not finished, and send nothing
+    #[arg(long, conflicts_with_all = ["intent", "url", "forget"])]
+    list: bool,
+
+    /// Remove an intent from the journal whose outcome you have looked up: its next call is a new operation
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["intent", "url"])]
+    forget: Option<String>,
 
     /// The method
     #[arg(
@@ -95,7 +106,24 @@ const UNKNOWN: u8 = 4;
 const GAVE_UP: u8 = 5;
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let request = match request(args) {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => return fail(FAILURE, &format!("cannot start the runtime: {error}")),
+    };
+    // Without them it is a question to the journal.
+    let (Some(intent), Some(url)) = (&args.intent, &args.url) else {
+        let answered = journal::open(args.journal.as_deref()).and_then(|journal| {
+            runtime.block_on(journal::answer(&journal, args.forget.as_deref()))
+        });
+        return match answered {
+            Ok(code) => code,
+            Err(error) => fail(FAILURE, &format!("{error:#}")),
+        };
+    };
+    let request = match request(args, url) {
         Ok(request) => request,
         Err(error) => return fail(USAGE, &format!("{error:#}")),
     };
@@ -103,13 +131,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Ok(client) => client,
         Err(error) => return fail(FAILURE, &format!("{error:#}")),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let ended = match runtime {
-        Ok(runtime) => runtime.block_on(client.call(&args.intent, request)),
-        Err(error) => return fail(FAILURE, &format!("cannot start the runtime: {error}")),
-    };
+    let ended = runtime.block_on(client.call(intent, request));
     progress::clear();
     end(&ended, args.include)
 }
@@ -122,7 +144,13 @@ fn end(ended: &Result<Response, Error>, include: bool) -> ExitCode {
             (REJECTED, Some(&**response))
         }
         Err(Error::ResponseNotStored(response)) => (REJECTED, response.as_deref()),
-        Err(Error::Unknown { .. }) => (UNKNOWN, None),
+        Err(
+            Error::Unknown { .. }
+            | Error::GaveUp {
+                reason: GaveUp::KeyLifetime,
+                ..
+            },
+        ) => (UNKNOWN, None),
         Err(Error::GaveUp { .. }) => (GAVE_UP, None),
         Err(Error::IntentConflict | Error::Request(_)) => (USAGE, None),
         Err(Error::Failed(_) | Error::Journal(_) | _) => (FAILURE, None),
@@ -162,8 +190,8 @@ fn print(response: &Response, include: bool) -> io::Result<()> {
     out.flush()
 }
 
-fn request(args: &Args) -> Result<Request> {
-    let mut request = Request::new(args.method.clone(), &args.url)?;
+fn request(args: &Args, url: &str) -> Result<Request> {
+    let mut request = Request::new(args.method.clone(), url)?;
     request.headers = headers(&args.headers)?;
     if let Some(data) = &args.data {
         request.body = data_of(data)?.into();
@@ -212,11 +240,7 @@ fn headers(arguments: &[String]) -> Result<HeaderMap> {
 }
 
 fn client(args: &Args) -> Result<Client> {
-    let path = match &args.journal {
-        Some(path) => path.clone(),
-        None => default_journal()?,
-    };
-    let journal = Journal::sqlite(&path)?;
+    let journal = journal::open(args.journal.as_deref())?;
     let options = Options {
         profile: match args.profile {
             Dialect::Ietf => Profile::ietf(),
@@ -231,23 +255,6 @@ fn client(args: &Args) -> Result<Client> {
         .options(options)
         .environment(Arc::new(progress.clone()))
         .build_with(progress))
-}
-
-/// Not in the working directory: a job that starts elsewhere would get another key.
-fn default_journal() -> Result<PathBuf> {
-    let absolute = |name| {
-        let path = PathBuf::from(std::env::var_os(name)?);
-        path.is_absolute().then_some(path)
-    };
-    let state = absolute("XDG_STATE_HOME")
-        .or_else(|| absolute("HOME").map(|home| home.join(".local/state")));
-    let Some(state) = state else {
-        bail!("there is no home directory for the journal: name a file with --journal");
-    };
-    let directory: &Path = &state.join("semel");
-    std::fs::create_dir_all(directory)
-        .with_context(|| format!("cannot create {}", directory.display()))?;
-    Ok(directory.join("journal.db"))
 }
 
 #[cfg(test)]

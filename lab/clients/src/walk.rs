@@ -3,7 +3,7 @@
 //!
 //! Afterwards there is one charge in the provider's ledger, the client printed the one response, and a third run prints the
 //! same without a request. Any program is walked that takes `URL INTENT JOURNAL BODY`, prints the response body, and ends with 0
-//! after a final success.
+//! after a final success, such as `pay.py` and `pay.mjs` of `packages/`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -17,10 +17,11 @@ use tempfile::TempDir;
 use crate::demo::{Demo, payment};
 
 /// Where a client that is killed may leave something half done: files and connections.
-const EFFECTS: [&str; 10] = [
+const EFFECTS: [&str; 11] = [
     "connect",
     "fdatasync",
     "fsync",
+    "link",
     "pwrite64",
     "recvfrom",
     "sendmsg",

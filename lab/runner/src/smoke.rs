@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::process::{self, Interrupt, Interrupted, POLL, cargo, now};
 use crate::servers::{self, Server};
 use crate::{bench, campaign, compare, mutants};
-use xtask::FEATURES;
+use xtask::{FEATURES, packages, sdks};
 
 /// Far longer than any of the programs takes: one that runs this long hangs.
 const LIMIT: Duration = Duration::from_mins(2);
@@ -72,6 +72,8 @@ const PHASES: &str = "warm_up,terminated_backends";
 
 /// A few kills at each system call with an effect.
 const WALK: [&str; 3] = ["--effects", "--each", "8"];
+/// Fewer of another client: it takes longer to start.
+const OTHER_WALK: [&str; 3] = ["--effects", "--each", "2"];
 /// Enough intents to meet every fault, and an outage.
 const LOAD: [&str; 4] = ["--intents", "300", "--down", "2"];
 
@@ -84,6 +86,13 @@ pub(crate) fn run_all(root: &Path, may_install: bool, may_build: bool) -> Result
     if may_build {
         campaign::build(root, true, &interrupt)?;
     }
+    let clients = sdks::install_for(
+        &[sdks::PYTHON_CLIENT, sdks::NODE_CLIENT],
+        root,
+        may_install,
+        &interrupt,
+    )?;
+    packages::install(root, &clients, &interrupt)?;
     let programs = process::target_directory(root)?.join("debug");
     let directory = tempfile::tempdir().context("cannot create a temporary directory")?;
     let servers = servers::start(&[Server::Postgres, Server::Nats], may_install, &interrupt)?;
@@ -97,6 +106,7 @@ pub(crate) fn run_all(root: &Path, may_install: bool, may_build: bool) -> Result
             directory: directory.path(),
             postgres: postgres.clone(),
             nats: nats.clone(),
+            clients: client_commands(root, &clients),
             interrupt: &interrupt,
         };
         run_checks(match half {
@@ -155,6 +165,25 @@ fn run_checks(checks: Vec<Check<'_>>) -> Result<Vec<String>> {
 /// Something that either runs or fails, and its name.
 type Check<'a> = (String, Box<dyn Fn() -> Result<()> + 'a>);
 
+/// What `semel-clients walk` starts.
+fn client_commands(root: &Path, installed: &sdks::Sdks) -> Vec<(&'static str, String)> {
+    let python = root.join("packages/python/examples/pay.py");
+    installed
+        .environment()
+        .filter_map(|(variable, tools)| match variable {
+            sdks::PYTHON_CLIENT => Some((
+                "python",
+                format!("{} {}", tools.display(), python.display()),
+            )),
+            sdks::NODE_CLIENT => {
+                let pay = tools.join("examples/pay.mjs");
+                Some(("node", format!("node {}", pay.display())))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
 struct Smoke<'a> {
     root: &'a Path,
     /// Where the built programs are.
@@ -163,6 +192,8 @@ struct Smoke<'a> {
     directory: &'a Path,
     postgres: String,
     nats: String,
+    /// The example of each installed client in another language, as a command.
+    clients: Vec<(&'static str, String)>,
     interrupt: &'a Interrupt,
 }
 
@@ -204,6 +235,16 @@ impl Smoke<'_> {
                 Box::new(|| {
                     let mut walk = self.clients("walk");
                     self.run("clients-walk", walk.args(WALK))
+                }),
+            ),
+            (
+                "clients: kill walk in other languages".to_owned(),
+                Box::new(|| {
+                    self.clients.iter().try_for_each(|(language, client)| {
+                        let mut walk = self.clients("walk");
+                        walk.args(OTHER_WALK).args(["--client", client]);
+                        self.run(&format!("clients-walk-{language}"), &mut walk)
+                    })
                 }),
             ),
             (
@@ -318,6 +359,7 @@ mod tests {
             directory,
             postgres: String::new(),
             nats: String::new(),
+            clients: Vec::new(),
             interrupt,
         }
     }

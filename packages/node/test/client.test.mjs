@@ -4,14 +4,20 @@ import assert from "node:assert/strict";
 import { spawn } from "node:child_process";
 import { mkdtemp, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { afterEach, beforeEach, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
-import { Client, CredentialsMissing, FileJournal, GaveUp, MemoryJournal, ResponseNotStored } from "semel/client";
+import { Client, CredentialsMissing, FileJournal, GaveUp, IETF, MemoryJournal, ResponseNotStored } from "semel/client";
 
 import { Api } from "./api.mjs";
+
+// What is not exported.
+const inner = (name) => import(new URL(`../node_modules/semel/dist/client/${name}.js`, import.meta.url));
+const { readRequest } = await inner("exchange");
+const { fingerprint } = await inner("messages");
+const { parseDate, retryAfterDelay } = await inner("profile");
 
 const PAY = fileURLToPath(new URL("../examples/pay.mjs", import.meta.url));
 const ORDER = '{"amount":1000}';
@@ -104,6 +110,81 @@ test("a response over the bound is returned once", async () => {
   assert.deepEqual(await (await pay(client)).json(), { id: 1 });
   await assert.rejects(pay(client), ResponseNotStored);
   assert.equal(api.requests.length, 1);
+});
+
+test("a response that is too long ends an intent only if it is final", async () => {
+  const long = new Uint8Array(65 * 1024 * 1024);
+  const statuses = [503, 201];
+  const send = async () => new Response(long, { status: statuses.shift() });
+  const client = new Client({ journal: new MemoryJournal(), fetch: send, sleep: async () => {} });
+  await assert.rejects(pay(client), ResponseNotStored);
+  assert.deepEqual(statuses, []);
+});
+
+test("resume goes on after an intent that cannot be sent", async () => {
+  const journal = new MemoryJournal();
+  const request = (headers) => ({ method: "POST", url: api.url, headers, body: new Uint8Array() });
+  await journal.intend("bad", request([["x-note", "a\nb"]]), 60_000, Date.now());
+  await journal.intend("good", request([]), 60_000, Date.now());
+  const [bad, good] = await new Client({ journal }).resume();
+  assert.ok(bad.error instanceof TypeError);
+  assert.equal(good.response.status, 201);
+});
+
+test("resume finishes several intents at a time, and reports them in order", async () => {
+  const journal = new MemoryJournal();
+  const names = Array.from({ length: 10 }, (_, nth) => `invoice-${nth}`);
+  const request = { method: "POST", url: api.url, headers: [], body: new Uint8Array() };
+  for (const name of names) await journal.intend(name, request, 60_000, Date.now());
+  const waiting = [];
+  const send = () => new Promise((done) => waiting.push(() => done(new Response("", { status: 201 }))));
+  const resuming = new Client({ journal, fetch: send }).resume();
+  await pause(50);
+  assert.equal(waiting.length, 8);
+  while (waiting.length > 0) {
+    waiting.shift()();
+    await pause(1);
+  }
+  assert.deepEqual((await resuming).map(({ intent }) => intent), names);
+});
+
+test("requests have the fingerprints of the file", async () => {
+  const scenarios = process.env.SEMEL_SCENARIOS ?? fileURLToPath(new URL("../../scenarios/client.json", import.meta.url));
+  const file = join(dirname(scenarios), "fingerprints.json");
+  const { fingerprints } = JSON.parse(await readFile(file, "utf8"));
+  assert.ok(fingerprints.length > 20);
+  for (const vector of fingerprints) {
+    const { name, method, url, stored_url: stored, content_type: type } = vector;
+    const body = Buffer.from(vector.body ?? vector.body_base64, vector.body === undefined ? "base64" : "utf8");
+    const headers = type === undefined ? [] : [["content-type", type]];
+    const read = await readRequest(url, { method });
+    assert.equal(read.url, stored, name);
+    assert.equal(fingerprint({ ...read, headers, body }), vector.fingerprint, name);
+  }
+});
+
+test("a date is read in each form", () => {
+  for (const date of [
+    "Sun, 06 Nov 1994 08:49:37 GMT",
+    "Sunday, 06-Nov-94 08:49:37 GMT",
+    "Sun Nov  6 08:49:37 1994",
+  ]) {
+    assert.equal(parseDate(date), 784_111_777_000, date);
+  }
+  for (const text of ["7", "", "06 Nov 1994", "Sun, 06 Nov 1994 08:49:37 CET"]) {
+    assert.equal(parseDate(text), undefined, text);
+  }
+});
+
+test("the first of repeated Retry-After headers counts", () => {
+  const response = { kind: "response", status: 503, headers: [["retry-after", "7, 7"]], body: new Uint8Array() };
+  assert.equal(retryAfterDelay(IETF.retryAfter, response, 0), 7000);
+});
+
+test("a status that no response can have is not stored", async () => {
+  const answers = [{ status: 999, headers: new Headers(), body: null }, new Response("", { status: 201 })];
+  const client = new Client({ journal: new MemoryJournal(), fetch: async () => answers.shift(), sleep: async () => {} });
+  assert.equal((await pay(client)).status, 201);
 });
 
 test("concurrent calls share one request", async () => {

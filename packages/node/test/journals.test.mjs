@@ -60,7 +60,8 @@ for (const [name, start] of Object.entries(JOURNALS)) {
     const first = await journal.intend("a", REQUEST, DAY_MS, 1000);
     assert.deepEqual(first.request, REQUEST);
     assert.equal(first.expiresMs, 1000 + DAY_MS);
-    assert.deepEqual(await journal.intend("a", REQUEST, DAY_MS, 2000), first);
+    assert.equal(first.isSent, false);
+    assert.deepEqual(await journal.intend("a", REQUEST, DAY_MS, 2000), { ...first, isSent: true });
     const other = { ...REQUEST, body: new Uint8Array([1]) };
     await assert.rejects(journal.intend("a", other, DAY_MS, 2000), IntentConflict);
     // The response to another key, of an intent that was forgotten meanwhile, is not stored.

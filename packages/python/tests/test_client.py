@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import os
 import random
 import re
@@ -42,6 +44,10 @@ from semel.client import (
     StoredResponse,
     Transport,
 )
+
+from semel.client.exchange import build_request
+from semel.client.profile import parse_date_ms
+from semel.client.url import serialize_url
 
 PACKAGE = Path(__file__).parents[1]
 PAY = PACKAGE / "examples" / "pay.py"
@@ -181,6 +187,10 @@ def test_what_cannot_be_sent_is_not_stored(api: Api) -> None:
         {"headers": {"Idempotency-Key": "mine"}},
         {"content": b"12345"},
         {"url": "ftp://127.0.0.1/"},
+        {"headers": {"x-note": "a\nb"}},
+        {"headers": {"x note": "a"}},
+        {"headers": {"x-note": "\u20ac"}},
+        {"method": "P OST"},
         {"url": "/relative"},
     ]
     for changes in refused:
@@ -219,6 +229,140 @@ def test_a_response_that_is_too_long_to_be_read_is_not_stored(
         with pytest.raises(ResponseNotStored):
             pay(client, api)
     assert len(api.requests) == 1
+
+
+def test_a_response_that_is_too_long_ends_an_intent_only_if_it_is_final(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(semel.client.exchange, "MAX_READ_BYTES", 5)
+    statuses = [503, 201]
+    http = httpx.Client(
+        transport=httpx.MockTransport(lambda _: httpx.Response(statuses.pop(0), text="too long"))
+    )
+    client = Client(MemoryJournal(), http=http, sleep=no_sleep)
+    with pytest.raises(ResponseNotStored):
+        client.call("a", "POST", "http://api.test/")
+    assert statuses == []
+
+
+def test_resume_goes_on_after_an_intent_that_cannot_be_sent(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(path)
+    for intent in ("bad", "worse", "good"):
+        journal.intend(intent, REQUEST, DAY_MS, time.time_ns() // 1_000_000)
+    # Another program stored what no attempt can send.
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE intents SET url = 'ftp://api.test/' WHERE intent = 'bad'")
+        headers = '[["x-note", "a\\nb"]]'
+        connection.execute("UPDATE intents SET headers = ? WHERE intent = 'worse'", (headers,))
+    api_server = Api()
+    try:
+        with sqlite3.connect(path) as connection:
+            connection.execute("UPDATE intents SET url = ? WHERE intent <> 'bad'", (api_server.url,))
+        bad, worse, good = Client(journal, options=ONE_ATTEMPT).resume()
+        assert isinstance(bad.error, httpx.UnsupportedProtocol)
+        assert isinstance(worse.error, GaveUp)
+        assert good.response is not None and good.response.status_code == 201
+
+        async def resume_async() -> list[str]:
+            async with AsyncClient(SqliteJournal(path), options=ONE_ATTEMPT) as client:
+                return [report.intent for report in await client.resume()]
+
+        assert asyncio.run(resume_async()) == ["bad", "worse"]
+    finally:
+        api_server.close()
+
+
+def test_resume_finishes_several_intents_at_a_time() -> None:
+    journal = MemoryJournal()
+    names = [f"intent-{number}" for number in range(8)]
+    for name in names:
+        journal.intend(name, REQUEST, DAY_MS, time.time_ns() // 1_000_000)
+    # It is passed when all of them wait at once.
+    barrier = threading.Barrier(len(names), timeout=10)
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        barrier.wait()
+        return httpx.Response(201)
+
+    http = httpx.Client(transport=httpx.MockTransport(handle))
+    reports = Client(journal, http=http).resume()
+    assert [report.intent for report in reports] == names
+    assert all(report.response is not None for report in reports)
+
+
+def test_tasks_resume_several_intents_at_a_time() -> None:
+    journal = MemoryJournal()
+    names = [f"intent-{number}" for number in range(8)]
+    for name in names:
+        journal.intend(name, REQUEST, DAY_MS, time.time_ns() // 1_000_000)
+
+    async def run() -> list[str]:
+        arrived = 0
+        all_arrived = asyncio.Event()
+
+        async def handle(request: httpx.Request) -> httpx.Response:
+            nonlocal arrived
+            arrived += 1
+            if arrived == len(names):
+                all_arrived.set()
+            await asyncio.wait_for(all_arrived.wait(), 10)
+            return httpx.Response(201)
+
+        http = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+        reports = await AsyncClient(journal, http=http).resume()
+        return [report.intent for report in reports if report.response is not None]
+
+    assert asyncio.run(run()) == names
+
+
+def test_requests_have_the_fingerprints_of_the_file() -> None:
+    file = PACKAGE.parent / "scenarios" / "fingerprints.json"
+    vectors = json.loads(file.read_text(encoding="utf-8"))["fingerprints"]
+    assert len(vectors) > 20
+    for vector in vectors:
+        body = vector.get("body", "").encode() or base64.b64decode(vector.get("body_base64", ""))
+        kind = vector.get("content_type")
+        headers = None if kind is None else {"Content-Type": kind}
+        request = build_request(vector["method"], vector["url"], None, body, headers)
+        assert request.url == vector["stored_url"], vector["name"]
+        assert request.fingerprint.hex() == vector["fingerprint"], vector["name"]
+
+
+def test_a_request_is_stored_with_bytes_of_its_own() -> None:
+    http = httpx.Client(base_url="https://api.test/v1?x", params={"key": "a b"})
+    body = {"name": "größe", "parts": [1, 2.5, None]}
+    journal = MemoryJournal()
+    with pytest.raises(CallError):
+        Client(journal, http=http, options=Options(deadline_ms=0)).call("a", "post", "pay?n=1", json=body)
+    stored = journal.find("a")
+    assert stored is not None
+    assert stored.request.method == "POST"
+    assert stored.request.headers == (("content-type", "application/json"),)
+    assert stored.request.body == '{"name":"größe","parts":[1,2.5,null]}'.encode()
+    assert stored.request.url.endswith("n=1&key=a+b")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://user:secret@api.test/", "https:///", "https://a b/", "https://a:99999/", "http://127.1/"],
+)
+def test_a_url_that_is_not_clear_is_refused(url: str) -> None:
+    with pytest.raises(ValueError):
+        serialize_url(url)
+
+
+@pytest.mark.parametrize(
+    "date",
+    ["Sun, 06 Nov 1994 08:49:37 GMT", "Sunday, 06-Nov-94 08:49:37 GMT", "Sun Nov  6 08:49:37 1994"],
+)
+def test_a_date_is_read_in_each_form(date: str) -> None:
+    assert parse_date_ms(date) == 784_111_777_000
+
+
+def test_what_is_no_date_is_not_read() -> None:
+    for text in ("7", "", "06 Nov 1994", "Sun, 06 Nov 1994 08:49:37 CET", "Sun, 99 Nov 1994 08:49:37 GMT"):
+        assert parse_date_ms(text) is None
 
 
 def test_a_compressed_response_is_stored_decoded(tmp_path: Path) -> None:

@@ -132,7 +132,8 @@ fn each_end_has_its_exit_code() {
             3,
             "idempotency_key_expired",
         ),
-        (response(302, "location: /x\r\n", "moved"), 0, "moved"),
+        (response(302, "location: /x\r\n", "moved"), 3, "moved"),
+        (response(204, "", ""), 0, ""),
     ] {
         let home = home();
         let server = Server::start(&[answer]);
@@ -226,6 +227,41 @@ fn a_terminal_shows_attempts_and_the_response_stays_alone_on_standard_output() {
         "{seen:?}"
     );
     assert!(seen.ends_with("\r\u{1b}[K"), "{seen:?}");
+}
+
+#[test]
+fn an_intent_whose_key_expired_is_code_4_until_it_is_forgotten() {
+    let home = home();
+    let expires = "date: Sun, 06 Nov 1994 08:49:37 GMT\r\n\
+                   idempotency-key-expires: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
+    let server = Server::start(&[response(503, expires, ""), response(201, "", "done")]);
+    let url = server.url.clone();
+    // The response itself ends the first run: the next attempt would be too late.
+    assert_eq!(call(home.path(), &url, &[]).status.code(), Some(5));
+    let over = call(home.path(), &url, &[]);
+    assert_eq!(over.status.code(), Some(4), "{over:?}");
+    let message = String::from_utf8_lossy(&over.stderr).into_owned();
+    assert!(message.contains("then forget the intent"), "{message}");
+    let journal = |arguments: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_semel"));
+        command.arg("call").args(arguments);
+        command.env_clear().env("HOME", home.path());
+        command.output().unwrap()
+    };
+    let listed = journal(&["--list"]);
+    let lines = String::from_utf8(listed.stdout).unwrap();
+    let expected = format!("invoice-7781\tPOST\t{url}\topen, the lifetime of its key is over");
+    assert!(lines.starts_with(&expected), "{lines}");
+    assert!(journal(&["--forget", "invoice-7781"]).status.success());
+    let unknown = journal(&["--forget", "invoice-7781"]);
+    assert_eq!(unknown.status.code(), Some(2));
+    assert_eq!(journal(&["--list"]).stdout, b"");
+    assert_eq!(call(home.path(), &url, &[]).status.code(), Some(0));
+    let requests = server.requests();
+    assert_ne!(
+        header(&requests[0], "idempotency-key"),
+        header(&requests[1], "idempotency-key")
+    );
 }
 
 #[test]

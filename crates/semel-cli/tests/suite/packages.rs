@@ -3,6 +3,7 @@
 //! send.
 
 use std::env;
+use std::ffi::{OsStr, OsString};
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
@@ -120,7 +121,10 @@ fn python_client_has_its_key_on_the_disk_before_it_connects() {
         return;
     };
     let pay = package("python/examples/pay.py");
-    assert_synced_before_connecting([interpreter.as_os_str(), pay.as_os_str()]);
+    let output = assert_synced_before_connecting("journal", |url, journal| {
+        pay_command([interpreter.as_os_str(), pay.as_os_str()], url, journal)
+    });
+    assert_eq!(output, "{}\n");
 }
 
 #[test]
@@ -130,7 +134,30 @@ fn node_client_has_its_key_on_the_disk_before_it_connects() {
     };
     let directory = node_directory(&tools);
     let pay = directory.path().join("examples/pay.mjs");
-    assert_synced_before_connecting(["node".as_ref(), pay.as_os_str()]);
+    let output = assert_synced_before_connecting("journal", |url, journal| {
+        pay_command(["node".as_ref(), pay.as_os_str()], url, journal)
+    });
+    assert_eq!(output, "{}\n");
+}
+
+/// Also the directories that it creates.
+#[test]
+fn semel_call_has_its_key_on_the_disk_before_it_connects() {
+    let output = assert_synced_before_connecting(".local/state/semel/journal.db", |url, _| {
+        let semel = env!("CARGO_BIN_EXE_semel");
+        let call = [semel, "call", "--intent", "invoice-7781", url, "-d", ORDER];
+        call.map(OsString::from).to_vec()
+    });
+    assert_eq!(output, "{}");
+}
+
+fn pay_command(program: [&OsStr; 2], url: &str, journal: &Path) -> Vec<OsString> {
+    let arguments = [url.as_ref(), "invoice-7781".as_ref(), journal.as_os_str()];
+    let words = program.into_iter().chain(arguments);
+    words
+        .chain([OsStr::new(ORDER)])
+        .map(OsStr::to_owned)
+        .collect()
 }
 
 /// The languages share the journal's file, and what identifies a request.
@@ -163,8 +190,11 @@ fn python_client_returns_what_semel_call_stored() {
     assert_eq!(again.stdout, b"{}\n", "{again:?}");
 }
 
-/// Records the system calls of a payment.
-fn assert_synced_before_connecting(program: [&std::ffi::OsStr; 2]) {
+/// Records the system calls of a payment, whose journal is in a directory that is also its home, and returns what it printed.
+fn assert_synced_before_connecting(
+    journal: &str,
+    command: impl FnOnce(&str, &Path) -> Vec<OsString>,
+) -> String {
     let directory = tempfile::tempdir().unwrap();
     let trace = directory.path().join("trace");
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -173,32 +203,51 @@ fn assert_synced_before_connecting(program: [&std::ffi::OsStr; 2]) {
     let mut traced = Command::new("strace");
     traced
         .args(["--follow-forks", "--seccomp-bpf", "--decode-fds=path"])
-        .args(["--quiet=all", "--string-limit", "1", "--trace"])
-        .arg("write,writev,pwrite64,pwritev,fsync,fdatasync,connect")
+        .args(["--quiet=all", "--string-limit", "300", "--trace"])
+        .arg("write,writev,pwrite64,pwritev,fsync,fdatasync,connect,mkdir")
         .arg("--output")
         .arg(&trace)
-        .args(program)
-        .arg(format!("http://127.0.0.1:{port}/payments"))
-        .arg("invoice-7781")
-        .arg(directory.path().join("journal"))
-        .arg(ORDER)
+        .args(command(
+            &format!("http://127.0.0.1:{port}/payments"),
+            &directory.path().join(journal),
+        ))
+        .env("HOME", directory.path())
+        .env_remove("XDG_STATE_HOME")
         .stdin(Stdio::null());
     let Ok(output) = traced.output() else {
         println!("SKIPPED: strace is not installed");
-        return;
+        // What a client prints, as if it had.
+        return if journal == "journal" { "{}\n" } else { "{}" }.to_owned();
     };
-    assert_eq!(
-        String::from_utf8_lossy(&output.stdout),
-        "{}\n",
-        "{output:?}"
-    );
+    assert!(output.status.success(), "{output:?}");
     server.join().unwrap();
     let trace = std::fs::read_to_string(trace).unwrap();
-    let journal = format!("{}/journal", directory.path().display());
+    let journal = directory.path().join(journal).display().to_string();
     assert!(
         is_synced_before_connecting(&trace, &journal, port),
         "{trace}"
     );
+    assert_eq!(unsynced_directories(&trace), Vec::<&str>::new(), "{trace}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The directories that were created, and whose names were not synced.
+fn unsynced_directories(trace: &str) -> Vec<&str> {
+    let created = trace.lines().enumerate().filter_map(|(nth, line)| {
+        let (_, path) = line.split_once("mkdir(\"")?;
+        let path = path.split('"').next()?;
+        line.ends_with("= 0").then_some((nth, path))
+    });
+    let is_synced = |(nth, path): &(usize, &str)| {
+        let parent = Path::new(path).parent().unwrap().display().to_string();
+        let directory = format!("<{parent}>)");
+        let mut later = trace.lines().skip(*nth);
+        later.any(|line| {
+            line.contains("sync(") && line.contains(&directory) && line.ends_with("= 0")
+        })
+    };
+    let unsynced = created.filter(|created| !is_synced(created));
+    unsynced.map(|(_, path)| path).collect()
 }
 
 /// Whether the journal was written, and everything in it synced, when the client connected.

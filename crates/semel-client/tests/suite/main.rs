@@ -9,6 +9,8 @@
 
 mod adapters;
 mod crash;
+mod fingerprints;
 mod journals;
+mod resumed;
 mod scenarios;
 mod world;

@@ -232,3 +232,36 @@ async fn a_closed_connection_is_replaced() {
     client.call("invoice-2", payment()).await.unwrap();
     assert_eq!(transport.keys().len(), 2);
 }
+
+#[tokio::test]
+async fn an_intent_that_was_not_sent_yet_ends_with_its_first_409() {
+    let Some(database) = installed().await else {
+        return;
+    };
+    let application = database.client().await;
+    application.query_one(BY_SQL, &[]).await.unwrap();
+    let refuses = Scripted::new([response(409, "closed")]);
+    let client = client(journal(&database), &refuses);
+    let finished = client.finish("invoice-1").await.unwrap().unwrap();
+    assert_eq!(finished.status, 409);
+    // Of two clients that start at once, one is the first.
+    let other = BY_SQL.replace("invoice-1", "invoice-2");
+    let key: String = application.query_one(&other, &[]).await.unwrap().get(0);
+    let start = "SELECT is_sent FROM semel.start_intent('invoice-2', $1)";
+    for was_sent in [false, true] {
+        let row = application.query_one(start, &[&key]).await.unwrap();
+        assert_eq!(row.get::<_, bool>(0), was_sent);
+    }
+}
+
+#[tokio::test]
+async fn no_function_waits_longer_for_a_lock_than_ten_seconds() {
+    let Some(database) = installed().await else {
+        return;
+    };
+    let functions = "SELECT proname FROM pg_proc WHERE pronamespace = 'semel'::regnamespace AND provolatile = 'v' \
+                     AND prosecdef AND NOT coalesce(proconfig, '{}') @> '{lock_timeout=10s}'";
+    let rows = database.client().await.query(functions, &[]).await.unwrap();
+    let names: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
+    assert_eq!(names, Vec::<String>::new());
+}

@@ -69,7 +69,8 @@ class Journal(Protocol):
     def intend(self, intent: str, request: Request, lifetime_ms: int, now_ms: int) -> Entry:
         """Stores a new intent with a new key, and returns what is known of it.
 
-        The request is without credentials. `is_sent` of the result is false if this call stored it. Raises `IntentConflict` and `JournalFull`.
+        The request is without credentials. `is_sent` of the result is false if this call stored it. Raises
+        `IntentConflict` and `JournalFull`.
         """
         ...
 

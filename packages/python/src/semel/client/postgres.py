@@ -68,7 +68,7 @@ _COLUMNS = (
 
 
 def install(connection: psycopg.Connection[Any]) -> None:
-    """Creates the tables and functions in the schema `semel`; safe to run again."""
+    """Creates the tables and functions in the schema `semel`; safe to run again. The caller commits."""
     connection.execute(_SCHEMA.encode())
 
 
