@@ -107,8 +107,8 @@ async fn node_package_passes_its_tests() {
     let mut tests = Command::new("node");
     tests
         .current_dir(directory.path())
-        // A test that hangs fails with its name.
-        .args(["--test", "--test-timeout=60000", "--test-reporter=spec"])
+        // A test that hangs fails with its name. A file with all its kills takes a minute where many programs run.
+        .args(["--test", "--test-timeout=180000", "--test-reporter=spec"])
         .args(["client", "journals", "scenarios"].map(|name| format!("test/{name}.test.mjs")))
         .env("DATABASE_URL", &database.url)
         .env("SEMEL_SCENARIOS", package("scenarios/client.json"));
