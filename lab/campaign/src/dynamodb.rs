@@ -34,6 +34,8 @@ pub(crate) enum DynamoFault {
     Crash(u64),
     /// The answers to the next writes of a process are lost, so many.
     LoseAnswers(Link, u64),
+    /// The next writes of a process are cut off and land later, so many.
+    DelayWrites(Link, u64),
     /// The next writes of a process are throttled, so many.
     Throttle(Link, u64),
 }
@@ -144,6 +146,9 @@ impl FaultInjector {
             DynamoFault::LoseAnswers(link, writes) => {
                 dynamo.links[link].inject(Fault::LoseAnswer, writes);
             }
+            DynamoFault::DelayWrites(link, writes) => {
+                dynamo.links[link].inject(Fault::Delay, writes);
+            }
             DynamoFault::Throttle(link, writes) => {
                 dynamo.links[link].inject(Fault::Throttle, writes);
             }
@@ -158,6 +163,7 @@ impl FaultInjector {
         };
         for link in &dynamo.links {
             link.inject(Fault::LoseAnswer, 0);
+            link.inject(Fault::Delay, 0);
             link.inject(Fault::Throttle, 0);
         }
         let all: u64 = dynamo.links.iter().map(Proxy::faults).sum();

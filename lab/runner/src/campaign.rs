@@ -119,6 +119,7 @@ pub(crate) fn run_dynamodb(root: &Path, may_install: bool, run: &Run) -> Result<
     let short = run.short;
     let interrupt = Interrupt::listen()?;
     servers::ensure_programs(&[Server::Redis, Server::Extenddb], may_install)?;
+    servers::ensure_package("libfaketime", has_libfaketime, may_install);
     build(root, short, &interrupt)?;
     let target = target_directory(root)?;
     let programs = target.join(if short { "debug" } else { DIST });

@@ -4,7 +4,7 @@ use super::server::{any_target, link, upstream};
 use super::{Action, GATEWAYS, LEASE_MS, Sketch};
 use crate::dynamodb::DynamoFault;
 
-pub(super) const SKETCHES: [Sketch; 8] = [
+pub(super) const SKETCHES: [Sketch; 10] = [
     ("warm_up", 20, 3, |_| {}),
     ("steady", 45, 5, |_| {}),
     ("dynamodb_kills", 120, 14, |drawing| {
@@ -23,9 +23,21 @@ pub(super) const SKETCHES: [Sketch; 8] = [
         });
         drawing.traffic.provider = 20;
     }),
+    ("dynamodb_delayed_writes", 60, 8, |drawing| {
+        drawing.every(150, 1_500, |random| {
+            let delayed = random.between(1, 3);
+            Action::Dynamodb(DynamoFault::DelayWrites(random.index(GATEWAYS + 1), delayed))
+        });
+    }),
     ("dynamodb_throttling", 60, 8, |drawing| {
         drawing.every(700, LEASE_MS, |random| {
             Action::Dynamodb(DynamoFault::Throttle(link(random), random.between(1, 60)))
+        });
+    }),
+    // By a minute and more, and within what no answer shows.
+    ("clocks", 40, 6, |drawing| {
+        drawing.every(1_500, 2_000, |random| {
+            Action::MoveClock(*random.pick(&[60, -60, 3_600, -3_600, 2, -2, 0]))
         });
     }),
     ("clients", 35, 5, |drawing| drawing.traffic.badly = 2),
