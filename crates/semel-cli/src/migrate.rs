@@ -7,10 +7,12 @@ use semel_gateway::config::StoreUrl;
 use semel_sqlite::Sqlite;
 
 /// Create or upgrade the schema of a store. The gateway and the worker do so at start if their
-/// database user may; otherwise run this with one that may.
+/// database user may; otherwise run this with one that may. They never create a DynamoDB table: run
+/// this once before them.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The store, such as sqlite:semel.db or <postgres://user@host/database>
+    /// The store, such as sqlite:semel.db, <postgres://user@host/database> or
+    /// <dynamodb://table?region=eu-west-1>
     #[arg(long, env = "SEMEL_STORE", hide_env_values = true, value_name = "URL")]
     store: StoreUrl,
 
@@ -53,11 +55,20 @@ async fn migrate(store: &StoreUrl) -> Result<String> {
         }
         StoreUrl::Memory => bail!("`memory:` has no schema"),
         #[cfg(feature = "dynamodb")]
-        StoreUrl::Dynamodb(url) => Ok(if semel_dynamodb::migrate(url).await? {
-            format!("{store} was created\n")
-        } else {
-            format!("{store} is up to date\n")
-        }),
+        StoreUrl::Dynamodb(url) => {
+            let migrated = semel_dynamodb::migrate(url).await?;
+            if !migrated.has_recovery {
+                eprintln!(
+                    "semel: warning: this server has no point-in-time recovery, so the table has no \
+                     backup"
+                );
+            }
+            Ok(if migrated.is_created {
+                format!("{store} was created\n")
+            } else {
+                format!("{store} is up to date\n")
+            })
+        }
         #[cfg(not(feature = "dynamodb"))]
         StoreUrl::Dynamodb(_) => bail!(NOT_BUILT),
     }

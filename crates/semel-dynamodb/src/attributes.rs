@@ -34,6 +34,17 @@ pub(crate) fn time(at: Timestamp) -> AttributeValue {
     number(at.as_micros())
 }
 
+/// The size of an item of texts, numbers and binaries, at least as DynamoDB counts it.
+pub(crate) fn size(item: &Item) -> usize {
+    let size_of = |value: &AttributeValue| {
+        let text = value.as_s().or_else(|_| value.as_n()).map(String::len);
+        text.or_else(|_| value.as_b().map(|blob| blob.as_ref().len()))
+            .unwrap_or_default()
+    };
+    let sizes = item.iter().map(|(name, value)| name.len() + size_of(value));
+    sizes.sum()
+}
+
 /// The primary key of an item.
 pub(crate) fn key(partition: &str, sort: &str) -> Item {
     HashMap::from([

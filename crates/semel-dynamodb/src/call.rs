@@ -5,6 +5,7 @@
 //! write by its [version](crate::item::Version).
 
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -13,10 +14,11 @@ use aws_sdk_dynamodb::error::{ProvideErrorMetadata, SdkError};
 use semel_core::Timestamp;
 use semel_core::store::{Error, Source};
 use tokio::sync::Semaphore;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::error::chain;
-use crate::skew;
+use crate::skew::Skew;
 
 tokio::task_local! {
     /// When the request under way was sent, by this machine's clock.
@@ -27,6 +29,8 @@ tokio::task_local! {
 const MAX_CONCURRENT: usize = 256;
 /// Most calls that wait for one of these. More would only time out later.
 const MAX_WAITING: usize = 4096;
+/// How long a call waits for one of these. A client of HTTP has given up by then.
+const MAX_WAIT: Duration = Duration::from_secs(30);
 /// How often a throttled request is tried: for three seconds, about as long as a client waits.
 const MAX_THROTTLED: u32 = 8;
 /// How often a request without an answer is sent again.
@@ -58,6 +62,8 @@ pub(crate) struct Tried<T> {
 
 /// The limit of requests under way.
 pub(crate) struct Limit {
+    /// Says when a request is sent.
+    skew: Arc<Skew>,
     permits: Semaphore,
     waiting: AtomicUsize,
 }
@@ -72,8 +78,9 @@ impl Drop for Waiting<'_> {
 }
 
 impl Limit {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(skew: Arc<Skew>) -> Self {
         Self {
+            skew,
             permits: Semaphore::new(MAX_CONCURRENT),
             waiting: AtomicUsize::new(0),
         }
@@ -132,17 +139,39 @@ impl Limit {
             if before >= MAX_WAITING {
                 return Err(Fault::Refused("too many calls wait for DynamoDB".into()));
             }
-            let permit = self.permits.acquire().await;
+            let permit = timeout(MAX_WAIT, self.permits.acquire()).await;
+            let permit = permit.map_err(|late| Fault::Refused(late.into()))?;
             permit.map_err(|closed| Fault::Refused(closed.into()))?
         };
-        let answer = SENT.scope(skew::now(), request()).await;
+        let answer = SENT.scope(self.skew.now(), request()).await;
         drop(permit);
         answer.map_err(classify)
     }
 }
 
+/// What DynamoDB leaves over of a batch where it is throttled: the answer is not an error then.
+#[derive(Default)]
+pub(crate) struct Rest {
+    tries: u32,
+}
+
+impl Rest {
+    /// Waits before the `left` requests of a batch of `sent` are sent again, longer while none of
+    /// them is performed.
+    pub(crate) async fn wait(&mut self, left: usize, sent: usize) -> Result<(), Error> {
+        self.tries = if left < sent { 1 } else { self.tries + 1 };
+        if left > 0 {
+            if self.tries >= MAX_THROTTLED {
+                return Err(unavailable(THROTTLED, None));
+            }
+            tokio::time::sleep(backoff(self.tries)).await;
+        }
+        Ok(())
+    }
+}
+
 /// Longer after each try, with jitter: throttled processes must not come back together.
-fn backoff(tries: u32) -> Duration {
+pub(crate) fn backoff(tries: u32) -> Duration {
     let longest = BACKOFF
         .saturating_mul(2_u32.saturating_pow(tries))
         .min(MAX_BACKOFF);
@@ -246,6 +275,8 @@ fn ambiguous(source: Source) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use aws_sdk_dynamodb::operation::get_item::GetItemError;
+
     use super::*;
 
     #[test]
@@ -257,5 +288,15 @@ mod tests {
                 "{tries}: {delay:?}"
             );
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_does_not_wait_for_its_turn_for_ever() {
+        let skew = Arc::new(Skew::new(Arc::new(semel_core::SystemClock)));
+        let limit = Limit::new(skew);
+        let _taken = limit.permits.try_acquire_many(256).unwrap();
+        let sent = limit.send(|| async { Ok::<(), SdkError<GetItemError, _>>(()) });
+        let fault = sent.await.outcome.unwrap_err();
+        assert!(matches!(fault, Fault::Refused(_)), "{fault:?}");
     }
 }

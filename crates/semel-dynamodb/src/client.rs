@@ -9,12 +9,14 @@ use aws_config::timeout::TimeoutConfig;
 use aws_credential_types::Credentials;
 use aws_sdk_dynamodb::Client;
 use aws_sdk_dynamodb::config::interceptors::BeforeDeserializationInterceptorContextRef;
-use aws_sdk_dynamodb::config::{ConfigBag, Intercept, Region, RuntimeComponents};
+use aws_sdk_dynamodb::config::{
+    ConfigBag, Intercept, Region, RuntimeComponents, SharedInterceptor,
+};
 use aws_sdk_dynamodb::error::BoxError;
 
 use crate::address::Address;
 use crate::call::SENT;
-use crate::skew::{self, Skew};
+use crate::skew::Skew;
 
 /// How long one try may take. DynamoDB answers within tens of milliseconds, or not at all.
 const TRY_TIMEOUT: Duration = Duration::from_secs(3);
@@ -24,7 +26,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) async fn connect(
     address: &Address,
     credentials: Option<Credentials>,
-    skew: Arc<Skew>,
+    interceptors: impl IntoIterator<Item = SharedInterceptor>,
 ) -> Client {
     let timeouts = TimeoutConfig::builder()
         .connect_timeout(CONNECT_TIMEOUT)
@@ -42,10 +44,16 @@ pub(crate) async fn connect(
     if let Some(credentials) = credentials {
         loader = loader.credentials_provider(credentials);
     }
-    let config = aws_sdk_dynamodb::config::Builder::from(&loader.load().await)
-        .interceptor(ReadDate(skew))
-        .build();
-    Client::from_conf(config)
+    let mut config = aws_sdk_dynamodb::config::Builder::from(&loader.load().await);
+    for interceptor in interceptors {
+        config.push_interceptor(interceptor);
+    }
+    Client::from_conf(config.build())
+}
+
+/// Has the clock compared with that of DynamoDB at every answer.
+pub(crate) fn read_date(skew: &Arc<Skew>) -> SharedInterceptor {
+    SharedInterceptor::new(ReadDate(Arc::clone(skew)))
 }
 
 /// Compares the `Date` of every answer with this machine's clock.
@@ -63,7 +71,7 @@ impl Intercept for ReadDate {
         _: &RuntimeComponents,
         _: &mut ConfigBag,
     ) -> Result<(), BoxError> {
-        let now = skew::now();
+        let now = self.0.now();
         // Requests at start are not sent by `Limit`: without their time, they were sent now.
         let sent = SENT.try_with(|sent| *sent).unwrap_or(now);
         if let Some(date) = context.response().headers().get("date") {

@@ -1,5 +1,6 @@
 //! Documents that are replaced as a whole: the published contracts and record counts.
 
+use aws_sdk_dynamodb::types::ReturnValue;
 use bytes::Bytes;
 use semel_core::Status;
 use semel_core::Timestamp;
@@ -12,7 +13,7 @@ use crate::attributes::{Attributes, Item, VERSION, binary, corrupt, key, number,
 use crate::conditions::Condition;
 use crate::item::Version;
 use crate::keys::{CONTRACTS, COUNTS, HEAD};
-use crate::parts::{MAX_INLINE, Parts};
+use crate::parts::Parts;
 use crate::store::{Inner, Written, values};
 
 /// How often a document is read again because it was replaced meanwhile.
@@ -110,20 +111,13 @@ impl Inner {
         values: Option<Item>,
     ) -> Result<bool> {
         let partition: String = Attributes(item.clone()).need("p")?;
-        // Older parts, this document's own and those of writers that lost, are removed afterwards.
-        let before = self.read(&partition, HEAD).await?;
         item.insert(VERSION.to_owned(), binary(Version::generate().0));
-        let mut parts = None;
-        if text.len() > MAX_INLINE {
-            let written = self.write_parts(&partition, &text).await?;
-            item.insert("rc".to_owned(), written.to_attribute());
-            parts = Some(written);
-        } else {
-            item.insert("rb".to_owned(), binary(text.to_vec()));
-        }
-        let is_applied = matches!(self.put(item, condition, values).await?, Written::Applied);
+        let parts = self.put_value(&partition, &mut item, &text).await?;
+        let old = ReturnValue::AllOld;
+        let (written, replaced) = self.put_and_read(item, condition, values, old).await?;
+        let is_applied = matches!(written, Written::Applied);
         let unused = if is_applied {
-            Attributes(before.unwrap_or_default()).take::<Parts>("rc")?
+            Attributes(replaced.unwrap_or_default()).take::<Parts>("rc")?
         } else {
             parts
         };

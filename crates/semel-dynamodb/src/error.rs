@@ -45,6 +45,16 @@ pub enum Error {
         /// The newest layout known here.
         supported: u32,
     },
+    /// The table has no backup.
+    #[error(
+        "table {table:?} was created, but its point-in-time recovery is not on: {reason}. Run `semel migrate` again with the rights dynamodb:UpdateContinuousBackups and dynamodb:DescribeContinuousBackups"
+    )]
+    NoRecovery {
+        /// The table.
+        table: Box<str>,
+        /// The message of the SDK or the server.
+        reason: Box<str>,
+    },
     /// This machine's clock is wrong.
     #[error(
         "this machine's clock differs from DynamoDB's by more than {bound_seconds} s: leases would be judged wrongly. Synchronise it"

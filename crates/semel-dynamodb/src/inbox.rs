@@ -9,7 +9,7 @@ use crate::conditions::Condition;
 use crate::index::Range;
 use crate::item::Version;
 use crate::keys::{self, Class, HEAD};
-use crate::parts::{MAX_INLINE, Parts};
+use crate::parts::Parts;
 use crate::store::{Inner, Written, all, seen, values};
 
 impl Inner {
@@ -34,14 +34,9 @@ impl Inner {
         set("t", time(due_at));
         set("e", text(Class::Forget.partition(shard)));
         set("u", time(forget_at));
-        let mut parts = None;
-        if message.payload.len() > MAX_INLINE {
-            let written = self.write_parts(&partition, &message.payload).await?;
-            set("rc", written.to_attribute());
-            parts = Some(written);
-        } else {
-            set("rb", binary(message.payload.to_vec()));
-        }
+        let parts = self
+            .put_value(&partition, &mut item, &message.payload)
+            .await?;
         match self.put(item, Condition::Receive, None).await? {
             Written::Applied => Ok(Receipt::New),
             Written::Conflict(found) => {
@@ -61,12 +56,16 @@ impl Inner {
 
     pub(crate) async fn settle_message(&self, source: &str, id: &str) -> Result<()> {
         let partition = keys::message(source, id);
-        let set = "SET v = :version REMOVE d, t, rb, rc";
+        // It goes on naming its parts: what is not removed now is removed when it is forgotten.
+        let set = "SET v = :version REMOVE d, t, rb";
         let version = values([(":version", binary(Version::generate().0))]);
         // A message that was not received has nothing to settle.
-        self.update(key(&partition, HEAD), set, Some(Condition::Exists), version)
-            .await?;
-        self.remove_all(&partition, "B#").await;
+        let exists = Some(Condition::Exists);
+        let settled = self.update_and_read(key(&partition, HEAD), set, exists, version);
+        let (_, settled) = settled.await?;
+        if let Some(parts) = Attributes(settled.unwrap_or_default()).take::<Parts>("rc")? {
+            self.remove_parts(&partition, &parts).await;
+        }
         Ok(())
     }
 
@@ -109,8 +108,7 @@ impl Inner {
         let payload = match item.take::<Parts>("rc")? {
             Some(parts) => match self.read_parts(&partition, &parts).await? {
                 Some(payload) => payload,
-                // It was settled meanwhile.
-                None => return Ok(None),
+                None => return self.check_changed(&partition, version).await.map(|()| None),
             },
             None => item.need("rb")?,
         };
@@ -140,6 +138,17 @@ impl Inner {
         Ok(matches!(written.await?, Written::Applied).then_some(parked))
     }
 
+    /// An error if a message whose parts are missing has not changed since it was read. One that
+    /// has was settled or forgotten meanwhile.
+    async fn check_changed(&self, partition: &str, version: Version) -> Result<()> {
+        match self.read(partition, HEAD).await? {
+            Some(item) if Self::version(&item)? == version => Err(corrupt(format!(
+                "the payload of message {partition} is missing"
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+
     pub(crate) async fn forget_messages(&self, limit: usize) -> Result<usize> {
         let (now, limit) = (self.now(), limit.min(MAX_BATCH));
         let mut walk = self.walk(Range::Due(Class::Forget, now), limit);
@@ -149,6 +158,7 @@ impl Inner {
             if hits.is_empty() {
                 break;
             }
+            self.check_clock_of_grant()?;
             let removals = hits
                 .into_iter()
                 .map(|hit| self.forget_message(hit.key.0, now));
@@ -167,13 +177,15 @@ impl Inner {
         if now < item.need::<Timestamp>("u")? {
             return Ok(false);
         }
-        let has_parts = item.0.contains_key("rc");
+        let parts = item.take::<Parts>("rc")?;
         let removed = self
             .remove(&partition, HEAD, Condition::Forget, version)
             .await?;
-        if has_parts {
-            self.remove_all(&partition, "B#").await;
+        let is_removed = matches!(removed, Written::Applied);
+        // Another delivery of it may be on its way, with parts of its own.
+        if let Some(parts) = parts.filter(|_| is_removed) {
+            self.remove_parts(&partition, &parts).await;
         }
-        Ok(matches!(removed, Written::Applied))
+        Ok(is_removed)
     }
 }

@@ -11,7 +11,7 @@ use semel_core::store::Result;
 use semel_core::{OperationId, Timestamp};
 
 use crate::attributes::{Attributes, Item, binary, number, text};
-use crate::call::Fault;
+use crate::call::{Fault, unavailable};
 use crate::keys::{self, Class};
 use crate::skew;
 use crate::store::{Inner, all, values};
@@ -113,12 +113,31 @@ impl Inner {
             }
             // The index had the time to learn of it, whichever clock made the id.
             let visible_at = created_at(id).saturating_add(lag);
-            if visible_at <= skew::now() || delay > lag {
+            if visible_at <= skew::system_now() || delay > lag {
                 return Ok(None);
             }
             tokio::time::sleep(delay).await;
             delay *= 2;
         }
+    }
+
+    /// As [`partition_of`](Self::partition_of), for a decision: that there is no record with that id
+    /// is not final as long as the id is new, because an index may be behind for longer than a call
+    /// waits.
+    ///
+    /// # Errors
+    /// It is not known yet.
+    pub(crate) async fn partition_of_record(&self, id: OperationId) -> Result<Option<Arc<str>>> {
+        let found = self.partition_of(id, self.index_lag).await?;
+        if found.is_none() && created_at(id).saturating_add(self.unused_after) > skew::system_now()
+        {
+            let reason = format!(
+                "the index has no record with the id {id}, and the id is so new that the index may \
+                 be behind: try again"
+            );
+            return Err(unavailable(reason, None));
+        }
+        Ok(found)
     }
 
     async fn query_id(&self, id: OperationId) -> Result<Option<String>> {

@@ -102,12 +102,15 @@ impl Inner {
     async fn unfinished(&self, classes: &[Class]) -> Result<Vec<Summary>> {
         let mut found = BTreeMap::new();
         for class in classes {
+            // Each class has its own limit, or many of one would hide all of another.
             let mut walk = self.walk(Range::All(class.clone()), CHUNK);
-            while found.len() < MAX_WALK {
-                let hits = walk.next(CHUNK).await?;
+            let mut left = MAX_WALK;
+            while left > 0 {
+                let hits = walk.next(left.min(CHUNK)).await?;
                 if hits.is_empty() {
                     break;
                 }
+                left -= hits.len();
                 let keys: Vec<_> = hits.into_iter().map(|hit| hit.key).collect();
                 for operation in self.summaries(&keys).await? {
                     found.insert(operation.fence.id, operation);

@@ -7,7 +7,7 @@ use semel_core::identity::IdentityHash;
 use semel_core::{OperationId, hex};
 use sha2::{Digest as _, Sha256};
 
-/// The sort key of a record.
+/// The sort key of a record. Those of its parts and of its history are less.
 pub(crate) const RECORD: &str = "r";
 /// The sort key of other items that are alone under their partition key.
 pub(crate) const HEAD: &str = "head";
@@ -50,6 +50,11 @@ pub(crate) fn history(id: OperationId) -> String {
 /// record's head names one of them.
 pub(crate) fn entry(id: OperationId, seq: u32, hash: &[u8; 32]) -> String {
     format!("H#{id}#{seq:010}#{}", hex(hash))
+}
+
+/// Whether a sort key is that of a part.
+pub(crate) fn is_part(sort: &str) -> bool {
+    sort.starts_with("B#")
 }
 
 /// The beginning of the sort keys of the parts of one value.

@@ -61,6 +61,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_credential_types::Credentials;
+use aws_sdk_dynamodb::config::SharedInterceptor;
 use quick_cache::sync::Cache;
 use semel_core::identity::IdentityHash;
 use semel_core::{Clock, Identity, SystemClock};
@@ -83,6 +84,10 @@ const HELD: usize = 10_000;
 /// How long a new id may be missing in the index. It is usually there after milliseconds.
 const INDEX_LAG: Duration = Duration::from_secs(5);
 
+/// How old an id is before its absence in the index means that there is no such record. An index is
+/// behind for longer than [`INDEX_LAG`] only while its writes are throttled.
+const UNUSED_AFTER: Duration = Duration::from_mins(1);
+
 /// A store in a DynamoDB table. Clones share it.
 #[derive(Clone)]
 pub struct Dynamo {
@@ -94,10 +99,24 @@ pub struct Dynamo {
 pub struct Options {
     url: Box<str>,
     clock: Option<Arc<dyn Clock>>,
+    is_clock_checked: bool,
+    margin: Duration,
     credentials: Option<Credentials>,
+    interceptor: Option<SharedInterceptor>,
     index_lag: Duration,
+    unused_after: Duration,
     conditions: Conditions,
     identity_hash: fn(&Identity) -> IdentityHash,
+}
+
+/// What [`migrate`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Migration {
+    /// Whether the table was created. Else there was one.
+    pub is_created: bool,
+    /// Whether the table has point-in-time recovery. Always at AWS; a test server may not have it.
+    pub has_recovery: bool,
 }
 
 impl Dynamo {
@@ -128,8 +147,12 @@ impl Options {
         Self {
             url: url.into(),
             clock: None,
+            is_clock_checked: true,
+            margin: skew::MARGIN,
             credentials: None,
+            interceptor: None,
             index_lag: INDEX_LAG,
+            unused_after: UNUSED_AFTER,
             conditions: Conditions::default(),
             identity_hash: Identity::hash,
         }
@@ -140,6 +163,8 @@ impl Options {
     pub fn clock(self, clock: Arc<dyn Clock>) -> Self {
         Self {
             clock: Some(clock),
+            is_clock_checked: false,
+            margin: Duration::ZERO,
             ..self
         }
     }
@@ -153,8 +178,7 @@ impl Options {
         }
     }
 
-    /// How long a new id may be missing in the index before it counts as unused. The default is
-    /// five seconds.
+    /// How long a call waits for a new id that is missing in the index. The default is five seconds.
     pub fn index_lag(self, index_lag: Duration) -> Self {
         Self { index_lag, ..self }
     }
@@ -168,31 +192,33 @@ impl Options {
     /// Nothing is written.
     pub async fn open(self) -> Result<Dynamo, Error> {
         let address: Address = self.url.parse()?;
-        let skew = Arc::new(Skew::default());
-        let client = client::connect(&address, self.credentials, Arc::clone(&skew)).await;
+        let clock = self.clock.unwrap_or_else(|| Arc::new(SystemClock));
+        let is_checked = self.is_clock_checked;
+        let skew = Arc::new(Skew::new(if is_checked {
+            Arc::clone(&clock)
+        } else {
+            Arc::new(SystemClock)
+        }));
+        let interceptors = std::iter::once(client::read_date(&skew)).chain(self.interceptor);
+        let client = client::connect(&address, self.credentials, interceptors).await;
         let shards = schema::open(&client, &address).await?;
-        let is_system_clock = self.clock.is_none();
-        if is_system_clock && skew.is_beyond() {
+        if is_checked && skew.is_beyond() {
             return Err(Error::Clock {
                 bound_seconds: skew::BOUND.as_secs(),
             });
         }
-        let margin = if is_system_clock {
-            skew::MARGIN
-        } else {
-            Duration::ZERO
-        };
         let inner = Arc::new(Inner {
             client,
             table: address.table.into(),
             shards,
-            clock: self.clock.unwrap_or_else(|| Arc::new(SystemClock)),
-            skew: is_system_clock.then_some(skew),
-            margin,
+            clock,
+            skew: is_checked.then(|| Arc::clone(&skew)),
+            margin: self.margin,
             conditions: self.conditions,
             identity_hash: self.identity_hash,
             index_lag: self.index_lag,
-            limit: Limit::new(),
+            unused_after: self.unused_after,
+            limit: Limit::new(skew),
             turns: turns::Turns::new(),
             partitions: Cache::new(REMEMBERED),
             held: Cache::new(HELD),
@@ -208,7 +234,7 @@ impl Options {
         Ok(Dynamo { inner })
     }
 
-    /// Creates the table, unless there is one. Returns whether it was created.
+    /// Creates the table, unless there is one, and enables its point-in-time recovery.
     ///
     /// # Errors
     /// See [`Error`].
@@ -216,10 +242,9 @@ impl Options {
     /// # Cancellation
     /// Dropping the future may leave the table created, perhaps without its settings. The next
     /// call completes it.
-    pub async fn migrate(self) -> Result<bool, Error> {
+    pub async fn migrate(self) -> Result<Migration, Error> {
         let address: Address = self.url.parse()?;
-        let skew = Arc::new(Skew::default());
-        let client = client::connect(&address, self.credentials, skew).await;
+        let client = client::connect(&address, self.credentials, self.interceptor).await;
         schema::migrate(&client, &address).await
     }
 }
@@ -234,14 +259,14 @@ impl fmt::Debug for Options {
     }
 }
 
-/// Creates the table, unless there is one. Returns whether it was created.
+/// Creates the table, unless there is one, and enables its point-in-time recovery.
 ///
 /// # Errors
 /// See [`Error`].
 ///
 /// # Cancellation
 /// See [`Options::migrate`].
-pub async fn migrate(url: &str) -> Result<bool, Error> {
+pub async fn migrate(url: &str) -> Result<Migration, Error> {
     Options::new(url).migrate().await
 }
 

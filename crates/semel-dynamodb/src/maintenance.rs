@@ -47,7 +47,17 @@ impl Inner {
         let class = Class::Resume(operation.clone());
         let event = Event::ClaimAbandoned(owner, lease.saturating_add(self.margin));
         let claimed = self.apply_due(class, limit, &event, due).await?;
-        Ok(claimed.into_iter().flatten().collect())
+        let mut claimed: Vec<Record> = claimed.into_iter().flatten().collect();
+        for record in &mut claimed {
+            if let State::InProgress(lease) = &mut record.state {
+                lease.locked_until = lease.locked_until.saturating_sub(self.margin);
+            }
+        }
+        let mut confirmed = Ok(());
+        for record in &claimed {
+            confirmed = confirmed.and(self.confirm_grant(record.fence(), true).await);
+        }
+        confirmed.map(|()| claimed)
     }
 
     pub(crate) async fn claim_due(
@@ -107,12 +117,12 @@ impl Inner {
 
     /// Removes what could name a person, and has all processes drop their copies.
     pub(crate) async fn erase(&self, id: OperationId, by: Actor) -> Result<bool> {
-        let answer = self.write_id(id, Event::Erase(by)).await?;
-        let is_erased = matches!(answer, Answer::Applied(true));
-        if is_erased {
+        let answer = self.write_id(id, Event::Erase(by)).await;
+        // After an error it may be erased, and then the copies must go as well.
+        if !matches!(answer, Ok(Answer::Applied(false))) {
             self.count_erasure().await?;
         }
-        Ok(is_erased)
+        Ok(matches!(answer?, Answer::Applied(true)))
     }
 
     /// Applies an event to up to `limit` records for which it is due, longest due first. Returns

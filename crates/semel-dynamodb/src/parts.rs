@@ -1,21 +1,29 @@
 //! Values that do not fit into one item.
 //!
-//! DynamoDB holds at most 400 KB in an item. What is larger is written in parts first, under a new
+//! DynamoDB holds at most 400 KB in an item. What is larger is written in parts first, under a
 //! token, and then named by the item that it belongs to. Parts that no item names are orphans of a
 //! write that failed or lost a race: nothing reads them, and they go with the record.
+//!
+//! The token of a response is made of its attempt and its content, so a repeated write makes no
+//! second set of parts. So a writer that lost a race must leave its parts: another writer of the
+//! same response may be about to name them. Other values have a random token, and only the writer
+//! that made it ever names it.
 
 use aws_sdk_dynamodb::types::AttributeValue;
 use bytes::{Bytes, BytesMut};
 use semel_core::store::Result;
+use semel_core::{Fence, hex};
+use sha2::{Digest as _, Sha256};
 use uuid::Uuid;
 
-use crate::attributes::{Attributes, FromAttribute, binary, corrupt, key, text};
+use crate::attributes::{Attributes, FromAttribute, Item, binary, corrupt, key, size, text};
+use crate::item::{self, Row, key_of};
 use crate::keys;
-use crate::store::Inner;
+use crate::store::{Inner, all, values};
 
-/// The largest value that is kept in the item itself. Less than half of what an item holds: it also
-/// has headers, names and the data of phases.
-pub(crate) const MAX_INLINE: usize = 160 * 1024;
+/// The largest item that has its value in itself. DynamoDB's limit is 400 KB; the rest is for what a
+/// later write adds, and for what [`size`] does not count.
+pub(crate) const MAX_ITEM: usize = 350 * 1024;
 /// The size of a part.
 const PART: usize = 350 * 1024;
 
@@ -44,19 +52,70 @@ impl FromAttribute for Parts {
     }
 }
 
-impl Inner {
-    /// Writes a value in parts. They are there before this returns.
-    pub(crate) async fn write_parts(&self, partition: &str, value: &[u8]) -> Result<Parts> {
-        let parts = Parts {
+impl Parts {
+    /// Of a value that only its writer names.
+    fn unique(value: &[u8]) -> Self {
+        Self {
             token: Uuid::new_v4().simple().to_string().into(),
             length: value.len(),
+        }
+    }
+
+    /// Of the response of an attempt.
+    fn of_response(fence: Fence, body: &[u8]) -> Self {
+        let mut hash = Sha256::new();
+        hash.update(fence.id.as_bytes());
+        hash.update(fence.attempt.to_be_bytes());
+        hash.update(body);
+        Self {
+            token: hex(&hash.finalize()[..16]).into(),
+            length: body.len(),
+        }
+    }
+}
+
+impl Inner {
+    /// The item of a row. A body that does not fit into it is written in parts before.
+    pub(crate) async fn prepare_item(&self, partition: &str, row: &mut Row) -> Result<Item> {
+        let item = row.to_item(partition, self.shards);
+        let Some(body) = item::body(&row.record).filter(|_| row.parts.is_none()) else {
+            return Ok(item);
         };
+        if size(&item) <= MAX_ITEM {
+            return Ok(item);
+        }
+        let parts = Parts::of_response(row.record.fence(), body);
+        self.write_parts(partition, &parts, body).await?;
+        row.parts = Some(parts);
+        Ok(row.to_item(partition, self.shards))
+    }
+
+    /// Sets the value of an item that is not a record. What does not fit is written in parts, which
+    /// are returned.
+    pub(crate) async fn put_value(
+        &self,
+        partition: &str,
+        item: &mut Item,
+        value: &[u8],
+    ) -> Result<Option<Parts>> {
+        if size(item) + value.len() <= MAX_ITEM {
+            item.insert("rb".to_owned(), binary(value));
+            return Ok(None);
+        }
+        let parts = Parts::unique(value);
+        self.write_parts(partition, &parts, value).await?;
+        item.insert("rc".to_owned(), parts.to_attribute());
+        Ok(Some(parts))
+    }
+
+    /// Writes a value in parts. They are there before this returns.
+    async fn write_parts(&self, partition: &str, parts: &Parts, value: &[u8]) -> Result<()> {
         for (number, part) in value.chunks(PART).enumerate() {
             let mut item = key(partition, &keys::part(&parts.token, number));
             item.insert("b".to_owned(), binary(part));
             self.write_item(item).await?;
         }
-        Ok(parts)
+        Ok(())
     }
 
     /// The value; `None` if a part is gone, because the item that named it has changed since.
@@ -76,6 +135,35 @@ impl Inner {
 
     /// Removes a value that nothing names any more. What cannot be removed now is an orphan.
     pub(crate) async fn remove_parts(&self, partition: &str, parts: &Parts) {
-        self.remove_all(partition, &keys::parts(&parts.token)).await;
+        let numbers = 0..parts.length.div_ceil(PART);
+        let keys = numbers.map(|number| {
+            let sort = keys::part(&parts.token, number);
+            (partition.to_owned(), sort)
+        });
+        self.remove_orphans(&keys.collect::<Vec<_>>()).await;
+    }
+
+    /// The keys of the parts and history entries of the record in a partition: those that it names,
+    /// and orphans. To be listed before the write after which none of them is needed: a later list
+    /// could have those of the next record.
+    pub(crate) async fn list_satellites(&self, partition: &str) -> Result<Vec<(String, String)>> {
+        let values = values([(":p", text(partition)), (":record", text(keys::RECORD))]);
+        let items = self
+            .query("p = :p AND s < :record", values, Some("p, s"), None)
+            .await?;
+        Ok(items.iter().filter_map(key_of).collect())
+    }
+
+    /// Removes items that nothing names. What remains after a failure is removed with the record.
+    pub(crate) async fn remove_orphans(&self, keys: &[(String, String)]) {
+        if let Err(error) = self.remove_each(keys).await {
+            tracing::debug!(%error, "parts that are not used any more stay until their record goes");
+        }
+    }
+
+    /// Removes items.
+    pub(crate) async fn remove_each(&self, keys: &[(String, String)]) -> Result<()> {
+        all(keys.iter().map(|(p, s)| self.remove_item(p, s)).collect()).await?;
+        Ok(())
     }
 }

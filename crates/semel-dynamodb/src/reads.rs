@@ -6,7 +6,7 @@ use aws_sdk_dynamodb::types::KeysAndAttributes;
 use semel_core::store::Result;
 
 use crate::attributes::{Item, key, text};
-use crate::call::{Fault, unavailable};
+use crate::call::{Fault, Rest, unavailable};
 use crate::item::key_of;
 use crate::store::{Inner, all};
 
@@ -52,8 +52,10 @@ impl Inner {
         let mut wanted: Vec<Item> = keys.iter().map(|(p, s)| key(p, s)).collect();
         wanted.sort_by_key(key_of);
         wanted.dedup();
+        let mut rest = Rest::default();
         while !wanted.is_empty() {
-            let mut request = KeysAndAttributes::builder()
+            let wanted_count = wanted.len();
+            let request = KeysAndAttributes::builder()
                 .set_keys(Some(wanted))
                 .consistent_read(true)
                 .set_projection_expression(projection.map(str::to_owned))
@@ -79,8 +81,9 @@ impl Inner {
             let left = answer
                 .unprocessed_keys
                 .and_then(|mut left| left.remove(&self.table));
-            wanted = left.map(|left| left.keys).unwrap_or_default();
-            request.keys.clear();
+            let left = left.map(|left| left.keys).unwrap_or_default();
+            rest.wait(left.len(), wanted_count).await?;
+            wanted = left;
         }
         Ok(keys.iter().filter_map(|key| found.remove(key)).collect())
     }
@@ -91,15 +94,17 @@ impl Inner {
             (":p".to_owned(), text(partition)),
             (":prefix".to_owned(), text(prefix)),
         ]);
-        self.query("p = :p AND begins_with(s, :prefix)", values, None)
+        self.query("p = :p AND begins_with(s, :prefix)", values, None, None)
             .await
     }
 
-    /// The items of a partition that a key condition selects, in their order; at most `limit`.
+    /// The items of a partition that a key condition selects, in their order; at most `limit`. With
+    /// a projection, only the attributes that it names.
     pub(crate) async fn query(
         &self,
         condition: &str,
         values: Item,
+        projection: Option<&str>,
         limit: Option<usize>,
     ) -> Result<Vec<Item>> {
         let mut items = Vec::new();
@@ -115,6 +120,7 @@ impl Inner {
                     .table_name(&self.table)
                     .key_condition_expression(condition)
                     .set_expression_attribute_values(Some(values.clone()))
+                    .set_projection_expression(projection.map(str::to_owned))
                     .consistent_read(true)
                     .set_limit(left.map(|left| i32::try_from(left).unwrap_or(i32::MAX)))
                     .set_exclusive_start_key(start.clone())

@@ -10,15 +10,14 @@ use std::sync::Arc;
 
 use semel_core::history::{self, Entry};
 use semel_core::store::{Error, Result};
-use semel_core::transition::{self, Answer, Decision};
-use semel_core::{Event, Fence, Identity, OperationId, Record, Reserve, Status, Timestamp};
+use semel_core::transition::{self, Answer, Decision, Transition};
+use semel_core::{Code, Event, Fence, Identity, OperationId, Record, Reserve, Status, Timestamp};
 
 use crate::attributes::corrupt;
 use crate::call::unavailable;
 use crate::conditions::Condition;
-use crate::item::{self, Row};
+use crate::item::Row;
 use crate::keys;
-use crate::parts::MAX_INLINE;
 use crate::skew;
 use crate::step::{Step, step};
 use crate::store::{Inner, Written, seen};
@@ -42,6 +41,8 @@ pub(crate) enum Seen {
 /// The result of a change.
 pub(crate) struct Changed {
     pub(crate) answer: Answer,
+    /// Whether there was a record.
+    pub(crate) had_record: bool,
     /// The record from now on.
     pub(crate) record: Option<Record>,
 }
@@ -60,20 +61,39 @@ impl Inner {
             Seen::Assumed
         };
         let changed = self.change(&partition, None, &event, seen).await?;
-        match changed.answer {
-            Answer::Decision(Decision::Execute(mut grant)) => {
-                grant.locked_until = grant.locked_until.saturating_sub(self.margin);
-                Ok(Decision::Execute(grant))
-            }
-            Answer::Decision(Decision::Resume(mut grant)) => {
-                grant.locked_until = grant.locked_until.saturating_sub(self.margin);
-                Ok(Decision::Resume(grant))
-            }
-            Answer::Decision(decision) => Ok(decision),
-            Answer::Held(_) | Answer::Resolution(_) | Answer::Applied(_) => {
-                Err(corrupt("a reservation was not answered with a decision"))
-            }
+        let Answer::Decision(mut decision) = changed.answer else {
+            return Err(corrupt("a reservation was not answered with a decision"));
+        };
+        let is_resumed = matches!(decision, Decision::Resume(_));
+        if let Decision::Execute(grant) | Decision::Resume(grant) = &mut decision {
+            // A first attempt where a record was: its window is over, by this clock.
+            let is_anew = changed.had_record && grant.fence.attempt == 1;
+            self.confirm_grant(grant.fence, is_resumed || is_anew)
+                .await?;
+            grant.locked_until = grant.locked_until.saturating_sub(self.margin);
         }
+        Ok(decision)
+    }
+
+    /// Returns a grant if an answer since then shows that the clock is wrong. One that another
+    /// clock might not have given is unknown then: another attempt may be running.
+    ///
+    /// # Errors
+    /// The clock is wrong, and nothing may be executed.
+    pub(crate) async fn confirm_grant(&self, fence: Fence, is_by_time: bool) -> Result<()> {
+        let Err(error) = self.check_clock_of_grant() else {
+            return Ok(());
+        };
+        let code = Code::new("clock_wrong");
+        let event = if is_by_time {
+            Event::MarkUnknown(fence, code, None)
+        } else {
+            Event::Evict(fence, code)
+        };
+        if let Err(error) = Box::pin(self.write_held(fence, event)).await {
+            tracing::warn!(%error, "a grant by a wrong clock was not returned: its lease will end");
+        }
+        Err(error)
     }
 
     /// A write by the holder of an attempt.
@@ -95,7 +115,7 @@ impl Inner {
 
     /// A change of the record with that id.
     pub(crate) async fn write_id(&self, id: OperationId, event: Event) -> Result<Answer> {
-        let Some(partition) = self.partition_of(id, self.index_lag).await? else {
+        let Some(partition) = self.partition_of_record(id).await? else {
             return Ok(transition::apply(None, event, self.now()).answer);
         };
         let changed = self
@@ -130,12 +150,8 @@ impl Inner {
             let before = row
                 .as_ref()
                 .filter(|row| id.is_none_or(|id| row.record.id == id));
-            let had_row = before.is_some();
-            let now = self.now();
-            let record = before.map(|row| row.record.clone());
-            let after = transition::apply(record, event.clone(), now);
-            let note = history::note(before.map(|row| &row.record), event, &after, now);
-            let step = step(before, &after, note);
+            let had_record = before.is_some();
+            let (after, step) = self.judge(before, event);
             if matches!(step, Step::Nothing) && before.is_some() && !is_current {
                 seen = Seen::Unread;
                 continue;
@@ -145,13 +161,14 @@ impl Inner {
                 Written::Applied => {
                     return Ok(Changed {
                         answer: after.answer,
+                        had_record,
                         record: after.record,
                     });
                 }
                 Written::Conflict(found) => {
                     self.known.insert(Arc::clone(partition), ());
                     seen = Seen::Read(found.map(Row::from_item).transpose()?);
-                    if had_row && turn.is_none() {
+                    if had_record && turn.is_none() {
                         // Many writers of one record would fail all but one, again and again.
                         turn = Some(self.turns.take(partition).await);
                         seen = Seen::Unread;
@@ -165,7 +182,22 @@ impl Inner {
         ))
     }
 
-    async fn perform(
+    /// What an event makes of a record, and what that writes.
+    pub(crate) fn judge(&self, before: Option<&Row>, event: &Event) -> (Transition<Answer>, Step) {
+        let record = before.map(|row| &row.record);
+        let now = match record {
+            // Another clock may be ahead, and no time of a record goes back.
+            Some(record) if !is_by_time(event) => self.now().max(record.updated_at),
+            Some(_) | None => self.now(),
+        };
+        let after = transition::apply(record.cloned(), event.clone(), now);
+        let note = history::note(record, event, &after, now);
+        let step = step(before, &after, note);
+        (after, step)
+    }
+
+    /// Writes what an event makes of the record `before`, if it has not changed since.
+    pub(crate) async fn perform(
         &self,
         partition: &Arc<str>,
         event: &Event,
@@ -206,41 +238,35 @@ impl Inner {
         mut row: Row,
         entry: Option<Entry>,
     ) -> Result<Written> {
-        let mut new_parts = None;
-        if row.parts.is_none()
-            && let Some(body) = item::body(&row.record)
-            && body.len() > MAX_INLINE
-        {
-            new_parts = Some(self.write_parts(partition, body).await?);
-            row.parts.clone_from(&new_parts);
+        let item = self.prepare_item(partition, &mut row).await?;
+        let is_erasure = matches!(event, Event::Erase(_));
+        let is_anew = before.record.id != row.record.id;
+        let mut unused = Vec::new();
+        if is_erasure || is_anew {
+            unused = self.list_satellites(partition).await?;
+            unused.retain(|(_, sort)| is_anew || keys::is_part(sort));
         }
-        if let Event::Erase(_) = event {
+        if is_erasure {
             self.erase_evidence(partition, row.record.id).await?;
         }
         if let Some(entry) = &entry {
             self.write_entry(partition, row.record.id, before.head, entry)
                 .await?;
         }
-        let item = row.to_item(partition, self.shards);
         let written = self
             .put(item, Condition::Replace, Some(seen(before.version)))
             .await?;
-        match &written {
-            Written::Applied => {
-                if let Some(old) = before.parts.as_ref().filter(|_| before.parts != row.parts) {
-                    self.remove_parts(partition, old).await;
-                }
-                if before.record.id != row.record.id {
-                    self.remove_all(partition, &keys::history(before.record.id))
-                        .await;
-                }
-                self.remember(partition, row);
-            }
-            Written::Conflict(_) => {
-                // The entry stays: a writer that was faster may have named one just like it.
-                if let Some(parts) = &new_parts {
-                    self.remove_parts(partition, parts).await;
-                }
+        // After a conflict the entry and the parts stay: a writer that was faster may have named
+        // some just like them.
+        if let Written::Applied = written {
+            let old_parts = before.parts.as_ref().filter(|_| before.parts != row.parts);
+            self.remember(partition, row);
+            if is_erasure {
+                self.remove_each(&unused).await.map_err(unerased)?;
+            } else if is_anew {
+                self.remove_orphans(&unused).await;
+            } else if let Some(old) = old_parts {
+                self.remove_parts(partition, old).await;
             }
         }
         Ok(written)
@@ -248,18 +274,13 @@ impl Inner {
 
     /// No record where one is.
     async fn remove_row(&self, partition: &Arc<str>, before: &Row) -> Result<Written> {
+        let satellites = self.list_satellites(partition).await?;
         let removed = self.remove(partition, keys::RECORD, Condition::Remove, before.version);
         let written = removed.await?;
         if let Written::Applied = written {
             self.held.remove(&before.record.id);
             self.known.remove(partition);
-            if let Some(parts) = &before.parts {
-                self.remove_parts(partition, parts).await;
-            }
-            if before.head.is_some() {
-                self.remove_all(partition, &keys::history(before.record.id))
-                    .await;
-            }
+            self.remove_orphans(&satellites).await;
         }
         Ok(written)
     }
@@ -291,15 +312,7 @@ impl Inner {
 
     /// Refuses what would be judged by a wrong clock: a grant, and the end of a lease.
     fn check_clock(&self, event: &Event, step: &Step) -> Result<()> {
-        let judges = matches!(
-            event,
-            Event::Reserve(_)
-                | Event::Sweep
-                | Event::ClaimAbandoned(..)
-                | Event::Expire
-                | Event::Purge
-        );
-        if judges && !matches!(step, Step::Nothing) {
+        if is_by_time(event) && !matches!(step, Step::Nothing) {
             self.check_clock_of_grant()?;
         }
         Ok(())
@@ -319,6 +332,37 @@ impl Inner {
             }
             Some(_) | None => Ok(()),
         }
+    }
+}
+
+/// Whether the clock decides if something is granted or ends.
+fn is_by_time(event: &Event) -> bool {
+    match event {
+        Event::Reserve(_)
+        | Event::Sweep
+        | Event::ClaimAbandoned(..)
+        | Event::Expire
+        | Event::DropBody
+        | Event::Purge => true,
+        Event::Complete(..)
+        | Event::Release(..)
+        | Event::Evict(..)
+        | Event::MarkUnknown(..)
+        | Event::Heartbeat(..)
+        | Event::Advance(..)
+        | Event::ClaimDue(_)
+        | Event::Resolve(_)
+        | Event::DeadLetter(..)
+        | Event::Erase(_)
+        | Event::Reveal(_) => false,
+    }
+}
+
+/// The record is erased, and its body may still be in the table.
+fn unerased(cause: Error) -> Error {
+    Error::Ambiguous {
+        reason: "the record is erased, but parts of its body may not be: erase it again".into(),
+        source: Some(cause.into()),
     }
 }
 

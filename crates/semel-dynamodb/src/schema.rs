@@ -4,25 +4,32 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use aws_sdk_dynamodb::Client;
-use aws_sdk_dynamodb::error::{ProvideErrorMetadata as _, SdkError};
+use aws_sdk_dynamodb::error::ProvideErrorMetadata as _;
+use aws_sdk_dynamodb::operation::describe_continuous_backups::DescribeContinuousBackupsOutput;
 use aws_sdk_dynamodb::types::{
-    AttributeDefinition, BillingMode, GlobalSecondaryIndex, GlobalSecondaryIndexDescription,
-    KeySchemaElement, KeyType, MultiRegionConsistency, PointInTimeRecoverySpecification,
+    AttributeDefinition, BillingMode, GlobalSecondaryIndex, KeySchemaElement, KeyType,
+    MultiRegionConsistency, PointInTimeRecoverySpecification, PointInTimeRecoveryStatus,
     Projection, ProjectionType, ScalarAttributeType, TableDescription, TableStatus,
     TimeToLiveStatus,
 };
 
-use crate::Error;
 use crate::address::Address;
 use crate::attributes::{Attributes, PARTITION, SORT, key, number};
 use crate::error::chain;
 use crate::index::{DUE, DUE_TOO, IDS, RESOURCES};
 use crate::keys::{HEAD, MAX_SHARDS, SETTINGS};
+use crate::{Error, Migration};
 
 /// The layout of items that this version reads and writes.
 const LAYOUT: u32 = 1;
 /// How often a new table is looked at until it can be used: for two minutes.
 const CREATION_LOOKS: u32 = 120;
+/// The first delay between two looks.
+const FIRST_DELAY: Duration = Duration::from_millis(50);
+/// The code of a server that does not have an operation. AWS's has all.
+const UNKNOWN_OPERATION: &str = "UnknownOperationException";
+/// The version of global tables in which the last writer wins, and which do not name their replicas.
+const OLD_GLOBAL_TABLE: &str = "2017.11.29";
 
 /// An index: its name, its keys, and their types.
 struct Index {
@@ -73,31 +80,12 @@ fn attributes() -> Vec<(&'static str, ScalarAttributeType)> {
     all
 }
 
-/// Creates the table, unless there is one, and its settings. Returns whether it was created.
-pub(crate) async fn migrate(client: &Client, address: &Address) -> Result<bool, Error> {
+/// Creates the table, unless there is one, its settings and its backup.
+pub(crate) async fn migrate(client: &Client, address: &Address) -> Result<Migration, Error> {
     let fails = |reason: String| connect(address, reason);
-    let created = create(client, &address.table).await.map_err(fails)?;
+    let is_created = create(client, &address.table).await.map_err(fails)?;
     let description = await_active(client, address).await?;
     check(address, &description)?;
-    if created {
-        let recovery = PointInTimeRecoverySpecification::builder()
-            .point_in_time_recovery_enabled(true)
-            .build()
-            .map_err(|error| connect(address, error.to_string()))?;
-        let enabled = client
-            .update_continuous_backups()
-            .table_name(&*address.table)
-            .point_in_time_recovery_specification(recovery)
-            .send();
-        if let Err(error) = enabled.await {
-            let reason = chain(&error);
-            tracing::warn!(
-                "point-in-time recovery of {} could not be enabled: {reason}. Enable it, or the \
-                 table has no backup",
-                address.table
-            );
-        }
-    }
     let mut settings = key(SETTINGS, HEAD);
     settings.insert("layout".to_owned(), number(LAYOUT));
     settings.insert("shards".to_owned(), number(address.shards));
@@ -113,7 +101,63 @@ pub(crate) async fn migrate(client: &Client, address: &Address) -> Result<bool, 
         Err(error) if error.code() == Some("ConditionalCheckFailedException") => {}
         Err(error) => return Err(connect(address, chain(&error))),
     }
-    Ok(created)
+    Ok(Migration {
+        is_created,
+        has_recovery: enable_recovery(client, address).await?,
+    })
+}
+
+/// Enables point-in-time recovery, and reads back that it is on. `false` where the server has none:
+/// AWS's has.
+async fn enable_recovery(client: &Client, address: &Address) -> Result<bool, Error> {
+    let is_off = |reason: String| Error::NoRecovery {
+        table: address.table.clone(),
+        reason: reason.into(),
+    };
+    let recovery = PointInTimeRecoverySpecification::builder()
+        .point_in_time_recovery_enabled(true)
+        .build()
+        .map_err(|error| is_off(error.to_string()))?;
+    let mut delay = FIRST_DELAY;
+    for _ in 0..CREATION_LOOKS {
+        let described = client
+            .describe_continuous_backups()
+            .table_name(&*address.table)
+            .send();
+        match described.await {
+            Ok(answer) if is_recoverable(&answer) => return Ok(true),
+            Ok(_) => {}
+            Err(error) if error.code() == Some(UNKNOWN_OPERATION) => return Ok(false),
+            Err(error) => return Err(is_off(chain(&error))),
+        }
+        let enabled = client
+            .update_continuous_backups()
+            .table_name(&*address.table)
+            .point_in_time_recovery_specification(recovery.clone())
+            .send();
+        match enabled.await {
+            Ok(_) => {}
+            // It is, until backups of a new table begin.
+            Err(error) if error.code() == Some("ContinuousBackupsUnavailableException") => {}
+            Err(error) => return Err(is_off(chain(&error))),
+        }
+        wait(&mut delay).await;
+    }
+    Err(is_off("it is not on after two minutes".to_owned()))
+}
+
+fn is_recoverable(described: &DescribeContinuousBackupsOutput) -> bool {
+    let status = described
+        .continuous_backups_description()
+        .and_then(|backups| backups.point_in_time_recovery_description())
+        .and_then(|recovery| recovery.point_in_time_recovery_status());
+    status == Some(&PointInTimeRecoveryStatus::Enabled)
+}
+
+/// Waits, longer each time.
+async fn wait(delay: &mut Duration) {
+    tokio::time::sleep(*delay).await;
+    *delay = (*delay * 2).min(Duration::from_secs(1));
 }
 
 /// Creates the table; returns whether there was none.
@@ -166,14 +210,13 @@ fn key_schema(partition: &str, sort: &str) -> Result<Vec<KeySchemaElement>, Stri
 
 /// Waits until a new table can be used.
 async fn await_active(client: &Client, address: &Address) -> Result<TableDescription, Error> {
-    let mut delay = Duration::from_millis(50);
+    let mut delay = FIRST_DELAY;
     for _ in 0..CREATION_LOOKS {
         let found = describe(client, address).await?;
         if found.table_status == Some(TableStatus::Active) {
             return Ok(found);
         }
-        tokio::time::sleep(delay).await;
-        delay = (delay * 2).min(Duration::from_secs(1));
+        wait(&mut delay).await;
     }
     Err(connect(
         address,
@@ -236,22 +279,27 @@ pub(crate) async fn open(client: &Client, address: &Address) -> Result<u8, Error
 
 /// Refuses a table that is not Semel's, or whose replicas accept writes that others do not see.
 pub(crate) fn check(address: &Address, table: &TableDescription) -> Result<(), Error> {
-    let found: Vec<_> = table
-        .global_secondary_indexes()
-        .iter()
-        .filter_map(GlobalSecondaryIndexDescription::index_name)
-        .collect();
-    let missing: Vec<_> = indexes()
-        .iter()
-        .map(|index| index.name)
-        .filter(|name| !found.contains(name))
-        .collect();
-    if !missing.is_empty() {
-        let missing = missing.join(", ");
-        return Err(unfit(address, &format!("it has no index {missing}")));
+    let has_keys = |found: &[KeySchemaElement], partition: &str, sort: &str| {
+        let names = found.iter().map(KeySchemaElement::attribute_name);
+        names.eq([partition, sort])
+    };
+    if !has_keys(table.key_schema(), PARTITION, SORT) {
+        return Err(unfit(address, "its keys are not those of Semel's tables"));
+    }
+    for index in indexes() {
+        let found = table.global_secondary_indexes().iter();
+        let mut found = found.filter(|found| found.index_name() == Some(index.name));
+        let Some(found) = found.next() else {
+            return Err(unfit(address, &format!("it has no index {}", index.name)));
+        };
+        if !has_keys(found.key_schema(), index.partition.0, index.sort.0) {
+            let reason = format!("the keys of its index {} are others", index.name);
+            return Err(unfit(address, &reason));
+        }
     }
     let is_strong = table.multi_region_consistency() == Some(&MultiRegionConsistency::Strong);
-    if !table.replicas().is_empty() && !is_strong {
+    let is_old = table.global_table_version() == Some(OLD_GLOBAL_TABLE);
+    if is_old || (!table.replicas().is_empty() && !is_strong) {
         let reason = "it is a global table in which the last writer wins, so a key could execute \
                       once in each region. Use multi-region strong consistency, or one region";
         return Err(unfit(address, reason));
@@ -269,9 +317,14 @@ async fn check_time_to_live(client: &Client, address: &Address) -> Result<(), Er
         Ok(answer) => answer
             .time_to_live_description
             .and_then(|ttl| ttl.time_to_live_status),
-        // Not all servers know it, and not all users may ask.
-        Err(SdkError::ServiceError(_)) => None,
-        Err(error) => return Err(connect(address, chain(&error))),
+        Err(error) if error.code() == Some(UNKNOWN_OPERATION) => None,
+        Err(error) => {
+            let reason = format!(
+                "whether its Time to Live is off is not known: {}",
+                chain(&error)
+            );
+            return Err(connect(address, reason));
+        }
     };
     match status {
         Some(TimeToLiveStatus::Enabled | TimeToLiveStatus::Enabling) => {

@@ -9,7 +9,7 @@ use semel_core::store::{MAX_BATCH, Result, Summary};
 use semel_core::{Identity, Key, KeyScope, Owner, Timestamp};
 
 use crate::attributes::{Attributes, Item, binary, key, number, text, time};
-use crate::call::{Fault, unavailable};
+use crate::call::{Fault, Rest, unavailable};
 use crate::conditions::Condition;
 use crate::item::key_of;
 use crate::keys::{self, ACTIVITY, CALLERS, HEAD, MISUSES, SCAN};
@@ -66,7 +66,9 @@ impl Inner {
             (":p", text(ACTIVITY)),
             (":from", text(keys::since(since.as_micros()))),
         ]);
-        let items = self.query("p = :p AND s >= :from", from, None).await?;
+        let items = self
+            .query("p = :p AND s >= :from", from, None, None)
+            .await?;
         let lines = items.into_iter().map(|item| {
             let mut item = Attributes(item);
             let mut counts = [0; 8];
@@ -91,7 +93,7 @@ impl Inner {
         ]);
         let limit = limit.min(MAX_BATCH);
         let items = self
-            .query("p = :p AND s < :until", until, Some(limit))
+            .query("p = :p AND s < :until", until, None, Some(limit))
             .await?;
         self.remove_items(items.iter().filter_map(key_of).collect())
             .await
@@ -144,7 +146,7 @@ impl Inner {
 
     async fn all_misuses(&self) -> Result<Vec<Misuse>> {
         let items = self
-            .query("p = :p", values([(":p", text(MISUSES))]), None)
+            .query("p = :p", values([(":p", text(MISUSES))]), None, None)
             .await?;
         let misuses = items.into_iter().map(|item| {
             let mut item = Attributes(item);
@@ -260,6 +262,7 @@ impl Inner {
     }
 
     async fn write_batch(&self, mut left: Vec<WriteRequest>) -> Result<()> {
+        let mut rest = Rest::default();
         while !left.is_empty() {
             let tried = self.limit.send(|| {
                 self.client
@@ -271,14 +274,16 @@ impl Inner {
             let unanswered = tried.unanswered;
             let answer = tried.outcome.map_err(|fault| fault.of_write(unanswered))?;
             let unprocessed = answer.unprocessed_items.unwrap_or_default();
-            left = unprocessed.into_values().flatten().collect();
+            let unprocessed: Vec<_> = unprocessed.into_values().flatten().collect();
+            rest.wait(unprocessed.len(), left.len()).await?;
+            left = unprocessed;
         }
         Ok(())
     }
 
     pub(crate) async fn find_key(&self, wanted: &Key) -> Result<Vec<Summary>> {
         let items = self
-            .query("p = :p", values([(":p", text(CALLERS))]), None)
+            .query("p = :p", values([(":p", text(CALLERS))]), None, None)
             .await?;
         let mut keys = BTreeSet::new();
         for item in items {

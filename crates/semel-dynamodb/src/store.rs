@@ -40,6 +40,8 @@ pub(crate) struct Inner {
     pub(crate) identity_hash: fn(&Identity) -> IdentityHash,
     /// How long a new id may be missing in the index.
     pub(crate) index_lag: Duration,
+    /// How old an id is before its absence in the index means that there is no such record.
+    pub(crate) unused_after: Duration,
     pub(crate) limit: Limit,
     pub(crate) turns: Turns,
     /// Partition keys by id: a fence does not carry the identity. They never change.
@@ -93,6 +95,20 @@ impl Inner {
         condition: Condition,
         values: Option<Item>,
     ) -> Result<Written> {
+        let none = ReturnValue::None;
+        let put = self.put_and_read(item, condition, values, none);
+        Ok(put.await?.0)
+    }
+
+    /// As [`put`](Self::put). Also returns the item that was replaced, if it is asked for and no
+    /// answer was lost.
+    pub(crate) async fn put_and_read(
+        &self,
+        item: Item,
+        condition: Condition,
+        values: Option<Item>,
+        returned: ReturnValue,
+    ) -> Result<(Written, Option<Item>)> {
         let found = std::sync::Mutex::new(None);
         let tried = self.limit.send(|| async {
             let put = self
@@ -102,6 +118,7 @@ impl Inner {
                 .set_item(Some(item.clone()))
                 .condition_expression(self.conditions.text(condition))
                 .set_expression_attribute_values(values.clone())
+                .return_values(returned.clone())
                 .return_values_on_condition_check_failure(
                     ReturnValuesOnConditionCheckFailure::AllOld,
                 );
@@ -112,16 +129,17 @@ impl Inner {
         let tried = tried.await;
         let found = found.into_inner().unwrap_or_default();
         match tried.outcome {
-            Ok(_) => Ok(Written::Applied),
+            Ok(answer) => Ok((Written::Applied, answer.attributes)),
             Err(Fault::Condition) => {
                 let ours = item.get(VERSION);
                 let is_ours =
                     ours.is_some() && found.as_ref().map(|item| item.get(VERSION)) == Some(ours);
-                Ok(if tried.unanswered && is_ours {
+                let written = if tried.unanswered && is_ours {
                     Written::Applied
                 } else {
                     Written::Conflict(found)
-                })
+                };
+                Ok((written, None))
             }
             Err(fault) => Err(fault.of_write(tried.unanswered)),
         }
@@ -220,19 +238,6 @@ impl Inner {
                 })
             }
             Err(fault) => Err(fault.of_write(tried.unanswered)),
-        }
-    }
-
-    /// Removes the items of a partition whose sort keys begin so. What remains after a failure is
-    /// an orphan: nothing names it.
-    pub(crate) async fn remove_all(&self, partition: &str, prefix: &str) {
-        let removed = async {
-            let items = self.query_parts(partition, prefix).await?;
-            let keys: Vec<_> = items.iter().filter_map(crate::item::key_of).collect();
-            all(keys.iter().map(|(p, s)| self.remove_item(p, s)).collect()).await
-        };
-        if let Err(error) = removed.await {
-            tracing::debug!(%error, "parts of a removed record stay until its key is used again");
         }
     }
 

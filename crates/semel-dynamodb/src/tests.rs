@@ -8,10 +8,13 @@
     reason = "a test reports a failure by panicking"
 )]
 
+mod capacity;
+mod clocks;
 mod conformance;
 mod faults;
 mod guards;
 mod killed_server;
+mod leftovers;
 mod opening;
 mod server;
 mod settled;

@@ -7,23 +7,23 @@ use aws_sdk_dynamodb::operation::transact_write_items::TransactWriteItemsError;
 use aws_sdk_dynamodb::types::{
     CancellationReason, Put, ReturnValuesOnConditionCheckFailure, TransactWriteItem,
 };
-use semel_core::transition::{self, Answer, Completion, Held};
-use semel_core::{Event, Fence, history};
+use semel_core::transition::{Answer, Completion, Fenced, Held};
+use semel_core::{Event, Fence};
+use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::attributes::{Item, VERSION};
-use crate::call::{Fault, unavailable};
+use crate::call::{Fault, backoff, unavailable};
 use crate::conditions::Condition;
-use crate::item::{self, Row};
-use crate::parts::MAX_INLINE;
+use crate::item::{Row, Version};
 use crate::records::Seen;
-use crate::step::{Step, step};
-use crate::store::{Inner, seen};
+use crate::step::Step;
+use crate::store::{Inner, Written, seen};
 use crate::{Dynamo, TransactionError};
 
 /// How often the transaction is made again because the record had changed, or another transaction
 /// held one of its items.
-const MAX_TRIES: usize = 8;
+const MAX_TRIES: u32 = 8;
 /// The code of a reason: the condition of that item does not hold.
 const CONDITION: &str = "ConditionalCheckFailed";
 /// The codes of reasons that another try may not meet.
@@ -47,9 +47,41 @@ impl Dynamo {
     /// happen, or neither. The application's items are in DynamoDB tables of the same account and
     /// region, at most 99, and may have conditions.
     ///
-    /// After it, the layer's own completion of the same response is a repetition. Where the store is
-    /// encrypted, pass the completion through [`Backend::prepare`](semel_core::Backend::prepare)
-    /// first. Tables with multi-region strong consistency have no transactions.
+    /// After it, the layer's own completion of the same response is a repetition. Call it before the
+    /// layer completes the attempt: where the same response is stored without the items, the answer
+    /// is `Held::Repeated` as well. Where the store is encrypted, pass the completion through
+    /// [`Backend::prepare`](semel_core::Backend::prepare) first. Tables with multi-region strong
+    /// consistency have no transactions.
+    ///
+    /// ```no_run
+    /// use semel_core::transition::Held;
+    /// use semel_core::{Completion, Fence};
+    /// use semel_dynamodb::sdk::types::{AttributeValue, Put, TransactWriteItem};
+    /// use semel_dynamodb::{Dynamo, TransactionError};
+    ///
+    /// /// Stores a payment and the response about it.
+    /// async fn pay(store: &Dynamo, fence: Fence) -> Result<Completion, Box<dyn std::error::Error>> {
+    ///     let payment = Put::builder()
+    ///         .table_name("payments")
+    ///         .item("id", AttributeValue::S("pay_789".into()))
+    ///         .item("cents", AttributeValue::N("1000".into()))
+    ///         .condition_expression("attribute_not_exists(id)")
+    ///         .build()?;
+    ///     let writes = vec![TransactWriteItem::builder().put(payment).build()];
+    ///     let completion = Completion::new(201, vec![], r#"{"id":"pay_789"}"#);
+    ///     loop {
+    ///         let stored = store.complete_with(fence, completion.clone(), writes.clone());
+    ///         match stored.await {
+    ///             Ok(Held::Applied | Held::Repeated) => return Ok(completion),
+    ///             // Another attempt owns the key: this one has written nothing.
+    ///             Ok(Held::Fenced(_)) => return Err("the lease was lost".into()),
+    ///             // It may have been committed: only the same call again can tell.
+    ///             Err(TransactionError::Store(semel_core::Error::Ambiguous { .. })) => {}
+    ///             Err(error) => return Err(error.into()),
+    ///         }
+    ///     }
+    /// }
+    /// ```
     ///
     /// # Errors
     /// [`TransactionError::Refused`] if a condition of the application's items does not hold: then
@@ -77,72 +109,70 @@ impl Inner {
         writes: Vec<TransactWriteItem>,
     ) -> Result<Held, TransactionError> {
         let event = Event::Complete(fence, completion);
-        let Some(partition) = self.partition_of(fence.id, self.index_lag).await? else {
-            return Ok(self.refuse(fence, event).await?);
+        let Some(partition) = self.partition_of_record(fence.id).await? else {
+            return Ok(Held::Fenced(Fenced { found: None }));
         };
-        let mut known = Seen::Unread;
-        for _ in 0..MAX_TRIES {
-            let row = match known {
-                Seen::Read(row) => self.with_body(&partition, row).await?.flatten(),
-                Seen::Held(row) => Some(row),
-                Seen::Unread | Seen::Assumed => self.read_whole(&partition).await?,
+        let mut seen = Seen::Unread;
+        for tries in 1..=MAX_TRIES {
+            let row = match seen {
+                Seen::Read(row) => self.with_body(&partition, row).await?,
+                Seen::Held(_) | Seen::Unread | Seen::Assumed => {
+                    Some(self.read_whole(&partition).await?)
+                }
+            };
+            seen = Seen::Unread;
+            let Some(row) = row else {
+                // The record changed between two reads.
+                continue;
             };
             let before = row.as_ref().filter(|row| row.record.id == fence.id);
-            let now = self.now();
-            let record = before.map(|row| row.record.clone());
-            let after = transition::apply(record, event.clone(), now);
-            let note = history::note(before.map(|row| &row.record), &event, &after, now);
-            let (Answer::Held(Held::Applied), Some(before)) = (&after.answer, before) else {
-                return Ok(self.refuse(fence, event).await?);
-            };
-            let Step::Replace(mut next, entry) = step(Some(before), &after, note) else {
-                return Ok(self.refuse(fence, event).await?);
-            };
-            if let Some(body) = item::body(&next.record)
-                && body.len() > MAX_INLINE
-            {
-                next.parts = Some(self.write_parts(&partition, body).await?);
-            }
-            if let Some(entry) = &entry {
-                self.write_entry(&partition, fence.id, before.head, entry)
-                    .await?;
-            }
-            let outcome = next.to_item(&partition, self.shards);
-            known = match self.transact(outcome, before, &writes).await? {
-                Transacted::Applied => {
-                    self.remember(&partition, next);
-                    return Ok(Held::Applied);
+            let (after, step) = self.judge(before, &event);
+            let written = match (after.answer, step, before) {
+                (Answer::Held(Held::Applied), Step::Replace(mut next, entry), Some(before)) => {
+                    let outcome = self.prepare_item(&partition, &mut next).await?;
+                    if let Some(entry) = &entry {
+                        self.write_entry(&partition, fence.id, before.head, entry)
+                            .await?;
+                    }
+                    let transacted = self.transact(outcome, before.version, &writes).await?;
+                    if let Transacted::Applied = transacted {
+                        self.remember(&partition, next);
+                        return Ok(Held::Applied);
+                    }
+                    transacted
                 }
-                Transacted::Conflict(found) => Seen::Read(found.map(Row::from_item).transpose()?),
-                Transacted::Busy => Seen::Unread,
+                // The outcome is not written without the application's items: only the note of a
+                // fenced completion is.
+                (Answer::Held(held @ (Held::Fenced(_) | Held::Repeated)), step, before) => {
+                    match self.perform(&partition, &event, before, step).await? {
+                        Written::Applied => return Ok(held),
+                        Written::Conflict(found) => Transacted::Conflict(found),
+                    }
+                }
+                _ => return Err(unavailable("a completion was not judged as one", None).into()),
             };
+            match written {
+                Transacted::Conflict(found) => {
+                    seen = Seen::Read(found.map(Row::from_item).transpose()?);
+                }
+                Transacted::Applied | Transacted::Busy => sleep(backoff(tries)).await,
+            }
         }
         let reason = "other transactions were faster again and again";
         Err(unavailable(reason, None).into())
     }
 
-    /// What the store answers to a completion that does not apply. It notes a fenced one.
-    async fn refuse(&self, fence: Fence, event: Event) -> semel_core::store::Result<Held> {
-        match self.write_held(fence, event).await? {
-            // Another completion of this attempt was written between the two.
-            Answer::Held(held) => Ok(held),
-            Answer::Decision(_) | Answer::Resolution(_) | Answer::Applied(_) => {
-                Err(unavailable("a completion was not answered as one", None))
-            }
-        }
-    }
-
     async fn transact(
         &self,
         outcome: Item,
-        before: &Row,
+        before: Version,
         writes: &[TransactWriteItem],
     ) -> Result<Transacted, TransactionError> {
         let put = Put::builder()
             .table_name(&self.table)
             .set_item(Some(outcome.clone()))
             .condition_expression(self.conditions.text(Condition::Replace))
-            .set_expression_attribute_values(Some(seen(before.version)))
+            .set_expression_attribute_values(Some(seen(before)))
             .return_values_on_condition_check_failure(ReturnValuesOnConditionCheckFailure::AllOld)
             .build()
             .map_err(|invalid| unavailable(invalid.to_string(), None))?;
@@ -192,10 +222,13 @@ impl Inner {
                 })
             }
             (Some(_), _) if codes.iter().any(|code| PASSING.contains(code)) => Ok(Transacted::Busy),
-            (Some(_), Fault::Refused(source)) => Err(TransactionError::Refused {
-                reasons: codes.join(", ").into(),
-                source,
-            }),
+            // A try without an answer may have been performed, or may be still.
+            (Some(_), Fault::Refused(source)) if !tried.unanswered => {
+                Err(TransactionError::Refused {
+                    reasons: codes.join(", ").into(),
+                    source,
+                })
+            }
             (_, fault) => Err(fault.of_write(tried.unanswered).into()),
         }
     }

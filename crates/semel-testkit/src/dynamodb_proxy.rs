@@ -130,13 +130,7 @@ impl Proxy {
     }
 
     /// Answers the next requests for an operation instead of the server, so many.
-    pub fn answer(
-        &self,
-        operation: &'static str,
-        status: u16,
-        body: impl Into<String>,
-        left: u64,
-    ) {
+    pub fn answer(&self, operation: &'static str, status: u16, body: impl Into<String>, left: u64) {
         self.plan.replacements().push(Replacement {
             operation,
             status,

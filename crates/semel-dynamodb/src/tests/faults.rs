@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use semel_core::transition::{Completion, Decision, Held};
+use semel_core::statistics::Caller;
+use semel_core::transition::{Completion, Decision, Fenced, Held, Resolution, Verdict};
 use semel_core::{
-    Clock as _, Error, Event, Fingerprint, Identity, Key, OperationId, Policy, Record, Reserve,
-    State, Status, Store as _,
+    Clock as _, Error, Event, Fence, Fingerprint, Identity, Key, KeyScope, OperationId, Policy,
+    Record, Reserve, Resolve, Status, Store as _,
 };
 use semel_testkit::ManualClock;
 use semel_testkit::dynamodb_proxy::{Fault, Proxy};
+use tokio::time::timeout;
 
 use super::server::{Server, options};
 use crate::Dynamo;
@@ -32,7 +34,7 @@ fn completion() -> Completion {
 }
 
 /// A store behind a proxy.
-async fn behind_proxy() -> (Dynamo, Proxy, ManualClock) {
+pub(super) async fn behind_proxy() -> (Dynamo, Proxy, ManualClock) {
     let direct = Server::Dynoxide.new_table().await;
     let endpoint = Server::Dynoxide.endpoint();
     let proxy = Proxy::start(&endpoint).await;
@@ -105,54 +107,112 @@ async fn a_throttled_write_is_repeated_and_never_half_done() {
 
 #[tokio::test]
 async fn a_server_that_is_away_grants_nothing() {
-    let (store, proxy, _) = behind_proxy().await;
     let url = Server::Dynoxide.unused_table();
     let gone = url.replace(&Server::Dynoxide.endpoint(), "http://127.0.0.1:1");
     let error = options(&gone).open().await.unwrap_err();
     assert!(error.to_string().contains("Check the region"), "{error}");
-    drop(proxy);
     let missing = options(&url).open().await.unwrap_err();
     assert!(missing.to_string().contains("semel migrate"), "{missing}");
-    drop(store);
+
+    // A store that runs.
+    let (store, proxy, _) = behind_proxy().await;
+    proxy.close();
+    for name in ["k", "other"] {
+        let refused = store.reserve(request(name)).await;
+        assert!(refused.is_err(), "{refused:?}");
+    }
 }
 
-/// A lease lasts the margin longer for other processes than for its holder, so that a clock that is
-/// ahead does not end it early.
+/// A delayed write lands after its sender has tried again, and changes nothing that was written
+/// since.
 #[tokio::test]
-async fn a_lease_lasts_the_margin_longer_for_others() {
-    let url = Server::Dynoxide.new_table().await;
-    let store = options(&url).open().await.unwrap();
+async fn a_write_that_lands_later_changes_nothing() {
+    let (store, proxy, _) = behind_proxy().await;
     let asked = request("k");
+    proxy.inject(Fault::Delay, 1);
     let Decision::Execute(grant) = store.reserve(asked.clone()).await.unwrap() else {
         panic!("the first request executes");
     };
+    proxy.inject(Fault::Delay, 1);
+    let beat = store.heartbeat(grant.fence, Duration::from_mins(1)).await;
+    assert_eq!(beat.unwrap(), Held::Applied);
+    let held = store.complete(grant.fence, completion()).await.unwrap();
+    assert_eq!(held, Held::Applied);
+    while proxy.landed() < 2 {
+        // sleeps because the proxy delays the writes
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let record = store.find(asked.id).await.unwrap().unwrap();
-    let State::InProgress(lease) = record.state else {
-        panic!("it runs");
-    };
-    let margin = lease.locked_until.as_micros() - grant.locked_until.as_micros();
     assert_eq!(
-        Duration::from_micros(margin.unsigned_abs()),
-        crate::skew::MARGIN
+        (record.fence(), record.state.status()),
+        (grant.fence, Status::Completed)
     );
 }
 
-/// A process whose clock is wrong answers what needs no clock, and grants nothing.
+/// Batches are writes too: what lost its answer is written again.
 #[tokio::test]
-async fn a_wrong_clock_grants_nothing() {
-    let url = Server::Dynoxide.new_table().await;
-    let store = options(&url).open().await.unwrap();
-    let Decision::Execute(grant) = store.reserve(request("k")).await.unwrap() else {
-        panic!("the first request executes");
+async fn a_batch_whose_answer_is_lost_is_written_again() {
+    let (store, proxy, _) = behind_proxy().await;
+    let caller = Caller {
+        scope: KeyScope::Operation,
+        tenant: "tenant-1".into(),
+        operation: "create_payment".into(),
     };
-    store.complete(grant.fence, completion()).await.unwrap();
-    let skew = store.inner.skew.as_ref().unwrap();
-    let an_hour_ago = crate::skew::now().saturating_sub(Duration::from_hours(1));
-    skew.note("Thu, 01 Jan 2099 00:00:00 GMT", an_hour_ago, an_hour_ago);
-    assert!(skew.is_beyond());
-    // The next answer sets it right where the server sends a `Date`.
-    let step = store.inner.check_clock_of_grant();
-    assert!(matches!(step, Err(Error::Unavailable { .. })), "{step:?}");
+    store.reserve(request("k")).await.unwrap();
+    let before = proxy.faults();
+    proxy.inject(Fault::LoseAnswer, 1);
+    assert!(store.record_callers(vec![caller]).await.unwrap());
+    assert_eq!(proxy.faults() - before, 1);
+    let key = Key::new("k").unwrap();
+    assert_eq!(store.find_key(&key).await.unwrap().len(), 1);
+}
+
+/// A server that performs nothing of a batch is not asked for ever.
+#[tokio::test]
+async fn a_batch_that_is_never_read_is_an_error() {
+    let (store, proxy, _) = behind_proxy().await;
+    let table = &store.inner.table;
+    let left = format!(
+        "{{\"Responses\":{{}},\"UnprocessedKeys\":{{\"{table}\":{{\"Keys\":[\
+         {{\"p\":{{\"S\":\"x\"}},\"s\":{{\"S\":\"r\"}}}}]}}}}}}"
+    );
+    proxy.answer("BatchGetItem", 200, left, 1000);
+    let keys = [("x".to_owned(), "r".to_owned())];
+    let read = timeout(Duration::from_secs(20), store.inner.read_all(&keys, None)).await;
+    let read = read.expect("it gives up");
+    assert!(matches!(read, Err(Error::Unavailable { .. })), "{read:?}");
+}
+
+/// An id that the index does not have may be one that it does not have yet.
+#[tokio::test]
+async fn an_unknown_id_is_refused_only_once_it_is_old() {
+    let url = Server::Dynoxide.new_table().await;
+    let clock = Arc::new(ManualClock::default());
+    let options = options(&url).clock(clock).index_lag(Duration::ZERO);
+    let store = options.open().await.unwrap();
+    let fence = |id| Fence { id, attempt: 1 };
+    let resolve = |id| Resolve {
+        fence: fence(id),
+        verdict: Verdict::Completed(completion()),
+        by: "reconciler".into(),
+        evidence: None,
+    };
+    let new = OperationId::generate();
+    let held = store.complete(fence(new), completion()).await;
+    assert!(matches!(held, Err(Error::Unavailable { .. })), "{held:?}");
+    let resolved = store.resolve(resolve(new)).await;
+    assert!(
+        matches!(resolved, Err(Error::Unavailable { .. })),
+        "{resolved:?}"
+    );
+
+    let mut old = *new.as_bytes();
+    old[0] = 0;
+    let old = OperationId::from_bytes(old);
+    let held = store.complete(fence(old), completion()).await.unwrap();
+    assert_eq!(held, Held::Fenced(Fenced { found: None }));
+    let resolved = store.resolve(resolve(old)).await.unwrap();
+    assert_eq!(resolved, Resolution::Fenced(Fenced { found: None }));
 }
 
 /// An id that another process made is found once the index has it.
@@ -171,61 +231,6 @@ async fn an_id_of_another_process_is_found_by_the_index() {
         let late = one.heartbeat(grant.fence, Duration::from_secs(1)).await;
         assert!(matches!(late.unwrap(), Held::Fenced(_)), "{server:?}");
     }
-}
-
-/// What a new key and a replay cost, as the server counts it.
-#[tokio::test]
-async fn capacity_units_are_within_their_bounds() {
-    use aws_sdk_dynamodb::types::ReturnConsumedCapacity;
-    let url = Server::ExtendDb.new_table().await;
-    let store = options(&url).open().await.unwrap();
-    let inner = &store.inner;
-    let Decision::Execute(grant) = store.reserve(request("k")).await.unwrap() else {
-        panic!("the first request executes");
-    };
-    let partition = inner.partitions.get(&grant.fence.id).unwrap();
-    let begun = inner
-        .read(&partition, crate::keys::RECORD)
-        .await
-        .unwrap()
-        .unwrap();
-    let mut with_resource = Completion::new(201, vec![], vec![b'x'; 300]);
-    with_resource.resource = Some(semel_core::Resource {
-        kind: "payment".into(),
-        id: "pay_789".into(),
-    });
-    store.complete(grant.fence, with_resource).await.unwrap();
-    let done = inner
-        .read(&partition, crate::keys::RECORD)
-        .await
-        .unwrap()
-        .unwrap();
-    // The same writes again, under another key of the table.
-    let mut units = 0.0;
-    for item in [begun, done] {
-        let mut item = item;
-        item.insert("p".to_owned(), crate::attributes::text("counted"));
-        let put = inner.client.put_item().table_name(&inner.table);
-        let put = put
-            .set_item(Some(item))
-            .return_consumed_capacity(ReturnConsumedCapacity::Total);
-        let used = put.send().await.unwrap().consumed_capacity.unwrap();
-        units += used.capacity_units.unwrap();
-    }
-    println!("a new key: {units} write units");
-    assert!((1.0..=8.0).contains(&units), "{units} write units");
-    let get = inner.client.get_item().table_name(&inner.table);
-    let get = get
-        .set_key(Some(crate::attributes::key(
-            &partition,
-            crate::keys::RECORD,
-        )))
-        .consistent_read(true)
-        .return_consumed_capacity(ReturnConsumedCapacity::Total);
-    let used = get.send().await.unwrap().consumed_capacity.unwrap();
-    let units = used.capacity_units.unwrap();
-    println!("a replay: {units} read units");
-    assert!(units <= 1.0, "{units} read units");
 }
 
 /// An index that is behind names a lease that was renewed. The record decides.

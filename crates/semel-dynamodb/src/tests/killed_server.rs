@@ -22,8 +22,8 @@ use crate::Dynamo;
 const KILLS: usize = 4;
 /// Callers at a time.
 const CALLERS: usize = 6;
-/// Keys of each caller.
-const KEYS: usize = 25;
+/// Keys of each two callers.
+const KEYS: usize = 50;
 
 /// A server of this test alone. Killed when dropped.
 struct OwnServer {
@@ -127,7 +127,7 @@ async fn what_a_killed_server_acknowledged_is_kept() {
         callers.spawn(async move { call(&store, caller, &acknowledged).await });
     }
     for kill in 1..=KILLS {
-        let enough = CALLERS * KEYS * kill / (KILLS + 1);
+        let enough = CALLERS / 2 * KEYS * kill / (KILLS + 1);
         while acknowledged.lock().unwrap().completed.len() < enough {
             // sleeps because the callers decide when the next kill is due
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -138,7 +138,7 @@ async fn what_a_killed_server_acknowledged_is_kept() {
     callers.join_all().await;
 
     let acknowledged = std::mem::take(&mut *acknowledged.lock().unwrap());
-    assert_eq!(acknowledged.granted.len(), CALLERS * KEYS);
+    assert_eq!(acknowledged.granted.len(), CALLERS / 2 * KEYS);
     for (key, grants) in &acknowledged.granted {
         assert_eq!(
             grants.len(),
@@ -146,7 +146,7 @@ async fn what_a_killed_server_acknowledged_is_kept() {
             "{key} was granted more than once: {grants:?}"
         );
     }
-    assert_eq!(acknowledged.completed.len(), CALLERS * KEYS);
+    assert_eq!(acknowledged.completed.len(), CALLERS / 2 * KEYS);
     for fence in acknowledged.completed {
         let record = store.find(fence.id).await.unwrap();
         let record = record.unwrap_or_else(|| panic!("{fence:?} was lost"));
@@ -157,38 +157,14 @@ async fn what_a_killed_server_acknowledged_is_kept() {
     }
 }
 
-/// Executes keys, each once, and repeats what has no answer.
+/// Executes keys, of which each has two callers, and repeats what has no answer.
 async fn call(store: &Dynamo, caller: usize, acknowledged: &Mutex<Acknowledged>) {
     for place in 0..KEYS {
-        let key = format!("{caller}-{place}");
-        let fence = loop {
-            let mut asked = request(&key);
-            // Its own, by which a grant without an answer is found.
-            asked.owner = key.as_str().into();
-            match store.reserve(asked).await {
-                Ok(Decision::Execute(grant)) => {
-                    let mut acknowledged = acknowledged.lock().unwrap();
-                    acknowledged
-                        .granted
-                        .entry(key.clone())
-                        .or_default()
-                        .push(grant.fence);
-                    break grant.fence;
-                }
-                // The grant whose answer was lost.
-                Ok(Decision::InProgress(running)) => {
-                    let mut acknowledged = acknowledged.lock().unwrap();
-                    acknowledged
-                        .granted
-                        .entry(key.clone())
-                        .or_default()
-                        .push(running.fence);
-                    break running.fence;
-                }
-                Ok(other) => panic!("{key}: {other:?}"),
-                // sleeps because the server is starting again
-                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
-            }
+        let key = format!("{}-{place}", caller / 2);
+        // Its own, by which a grant without an answer is found.
+        let owner = format!("{key}-{caller}");
+        let Some(fence) = reserve(store, &key, &owner, acknowledged).await else {
+            continue;
         };
         loop {
             match store
@@ -202,5 +178,42 @@ async fn call(store: &Dynamo, caller: usize, acknowledged: &Mutex<Acknowledged>)
             }
         }
         acknowledged.lock().unwrap().completed.push(fence);
+    }
+}
+
+/// The grant of a key; `None` if the other caller has it.
+async fn reserve(
+    store: &Dynamo,
+    key: &str,
+    owner: &str,
+    acknowledged: &Mutex<Acknowledged>,
+) -> Option<Fence> {
+    loop {
+        let mut asked = request(key);
+        asked.owner = owner.into();
+        let fence = match store.reserve(asked).await {
+            Ok(Decision::Execute(grant)) => grant.fence,
+            // The grant whose answer was lost, or one of the other caller.
+            Ok(Decision::InProgress(running)) => {
+                let Ok(Some(record)) = store.find(running.fence.id).await else {
+                    continue;
+                };
+                if record.owner.as_str() != owner {
+                    return None;
+                }
+                running.fence
+            }
+            Ok(Decision::Replay(_)) => return None,
+            Ok(other) => panic!("{key}: {other:?}"),
+            Err(_) => {
+                // sleeps because the server is starting again
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                continue;
+            }
+        };
+        let mut acknowledged = acknowledged.lock().unwrap();
+        let grants = acknowledged.granted.entry(key.to_owned()).or_default();
+        grants.push(fence);
+        return Some(fence);
     }
 }

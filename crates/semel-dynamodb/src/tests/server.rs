@@ -49,7 +49,8 @@ impl Server {
     /// The address of a new table.
     pub(super) async fn new_table(self) -> String {
         let url = self.unused_table();
-        assert!(options(&url).migrate().await.unwrap(), "created");
+        let migrated = options(&url).migrate().await.unwrap();
+        assert!(migrated.is_created);
         url
     }
 }
@@ -87,6 +88,7 @@ impl OnServer {
             .clock(Arc::new(clock.clone()))
             // `Settled` waits for the indexes.
             .index_lag(Duration::ZERO);
+        options.unused_after = Duration::ZERO;
         options.conditions = self.conditions;
         options.identity_hash = self.identity_hash;
         options.open().await.unwrap()

@@ -26,7 +26,10 @@ pub(super) const SKETCHES: [Sketch; 10] = [
     ("dynamodb_delayed_writes", 60, 8, |drawing| {
         drawing.every(150, 1_500, |random| {
             let delayed = random.between(1, 3);
-            Action::Dynamodb(DynamoFault::DelayWrites(random.index(GATEWAYS + 1), delayed))
+            Action::Dynamodb(DynamoFault::DelayWrites(
+                random.index(GATEWAYS + 1),
+                delayed,
+            ))
         });
     }),
     ("dynamodb_throttling", 60, 8, |drawing| {
