@@ -57,17 +57,17 @@ async fn migrate(store: &StoreUrl) -> Result<String> {
         #[cfg(feature = "dynamodb")]
         StoreUrl::Dynamodb(url) => {
             let migrated = semel_dynamodb::migrate(url).await?;
-            if !migrated.has_recovery {
-                eprintln!(
-                    "semel: warning: this server has no point-in-time recovery, so the table has no \
-                     backup"
-                );
-            }
-            Ok(if migrated.is_created {
-                format!("{store} was created\n")
+            let done = if migrated.is_created {
+                "was created"
             } else {
-                format!("{store} is up to date\n")
-            })
+                "is up to date"
+            };
+            let warning = if migrated.has_recovery {
+                ""
+            } else {
+                "warning: this server has no point-in-time recovery, so the table has no backup\n"
+            };
+            Ok(format!("{store} {done}\n{warning}"))
         }
         #[cfg(not(feature = "dynamodb"))]
         StoreUrl::Dynamodb(_) => bail!(NOT_BUILT),

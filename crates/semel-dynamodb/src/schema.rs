@@ -128,6 +128,7 @@ async fn enable_recovery(client: &Client, address: &Address) -> Result<bool, Err
             Ok(answer) if is_recoverable(&answer) => return Ok(true),
             Ok(_) => {}
             Err(error) if error.code() == Some(UNKNOWN_OPERATION) => return Ok(false),
+            Err(error) if error.as_service_error().is_none() => {}
             Err(error) => return Err(is_off(chain(&error))),
         }
         let enabled = client
@@ -139,6 +140,8 @@ async fn enable_recovery(client: &Client, address: &Address) -> Result<bool, Err
             Ok(_) => {}
             // It is, until backups of a new table begin.
             Err(error) if error.code() == Some("ContinuousBackupsUnavailableException") => {}
+            // No answer: the next look shows whether it was enabled.
+            Err(error) if error.as_service_error().is_none() => {}
             Err(error) => return Err(is_off(chain(&error))),
         }
         wait(&mut delay).await;
