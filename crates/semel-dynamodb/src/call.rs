@@ -54,7 +54,7 @@ pub(crate) enum Fault {
 }
 
 /// The result of a request that was sent until it had an answer.
-pub(crate) struct Tried<T> {
+pub(crate) struct SendResult<T> {
     pub(crate) outcome: Result<T, Fault>,
     /// Whether an earlier try had no answer: that one may have been performed.
     pub(crate) unanswered: bool,
@@ -87,7 +87,7 @@ impl Limit {
     }
 
     /// Sends a request until it has an answer that more tries would not change.
-    pub(crate) async fn send<T, E, F>(&self, request: impl Fn() -> F) -> Tried<T>
+    pub(crate) async fn send<T, E, F>(&self, request: impl Fn() -> F) -> SendResult<T>
     where
         F: Future<Output = Result<T, SdkError<E, HttpResponse>>>,
         E: ProvideErrorMetadata + std::error::Error + Send + Sync + 'static,
@@ -96,7 +96,7 @@ impl Limit {
         loop {
             let fault = match self.send_once(&request).await {
                 Ok(answer) => {
-                    return Tried {
+                    return SendResult {
                         outcome: Ok(answer),
                         unanswered: unanswered > 0,
                     };
@@ -116,7 +116,7 @@ impl Limit {
                 | Fault::Refused(_)
                 | Fault::Throttled(_)
                 | Fault::Unanswered(_) => {
-                    return Tried {
+                    return SendResult {
                         outcome: Err(fault),
                         unanswered: unanswered > 0,
                     };

@@ -14,7 +14,7 @@ use crate::conditions::Condition;
 use crate::item::Version;
 use crate::keys::{CONTRACTS, COUNTS, HEAD};
 use crate::parts::Parts;
-use crate::store::{Inner, Written, values};
+use crate::store::{Inner, WriteResult, values};
 
 /// How often a document is read again because it was replaced meanwhile.
 const MAX_READS: usize = 16;
@@ -115,7 +115,7 @@ impl Inner {
         let parts = self.put_value(&partition, &mut item, &text).await?;
         let old = ReturnValue::AllOld;
         let (written, replaced) = self.put_and_read(item, condition, values, old).await?;
-        let is_applied = matches!(written, Written::Applied);
+        let is_applied = matches!(written, WriteResult::Applied);
         let unused = if is_applied {
             Attributes(replaced.unwrap_or_default()).take::<Parts>("rc")?
         } else {

@@ -6,11 +6,11 @@ use semel_core::{Backoff, Timestamp};
 
 use crate::attributes::{Attributes, Item, VERSION, binary, corrupt, key, number, text, time};
 use crate::conditions::Condition;
-use crate::index::Range;
+use crate::index::WalkRange;
 use crate::item::Version;
 use crate::keys::{self, Class, HEAD};
 use crate::parts::Parts;
-use crate::store::{Inner, Written, all, seen, values};
+use crate::store::{Inner, WriteResult, all, seen, values};
 
 impl Inner {
     pub(crate) async fn receive_message(
@@ -38,8 +38,8 @@ impl Inner {
             .put_value(&partition, &mut item, &message.payload)
             .await?;
         match self.put(item, Condition::Receive, None).await? {
-            Written::Applied => Ok(Receipt::New),
-            Written::Conflict(found) => {
+            WriteResult::Applied => Ok(Receipt::New),
+            WriteResult::Conflict(found) => {
                 if let Some(parts) = &parts {
                     self.remove_parts(&partition, parts).await;
                 }
@@ -71,7 +71,7 @@ impl Inner {
 
     pub(crate) async fn claim_parked(&self, backoff: Backoff, limit: usize) -> Result<Vec<Parked>> {
         let (now, limit) = (self.now(), limit.min(MAX_BATCH));
-        let mut walk = self.walk(Range::Due(Class::Parked, now), limit);
+        let mut walk = self.walk(WalkRange::Due(Class::Parked, now), limit);
         let (mut claimed, mut looked_at) = (Vec::new(), 0);
         while claimed.len() < limit && looked_at < MAX_WALK {
             let hits = walk.next(limit - claimed.len()).await?;
@@ -135,7 +135,7 @@ impl Inner {
             Some(Condition::ClaimParked),
             values,
         );
-        Ok(matches!(written.await?, Written::Applied).then_some(parked))
+        Ok(matches!(written.await?, WriteResult::Applied).then_some(parked))
     }
 
     /// An error if a message whose parts are missing has not changed since it was read. One that
@@ -151,7 +151,7 @@ impl Inner {
 
     pub(crate) async fn forget_messages(&self, limit: usize) -> Result<usize> {
         let (now, limit) = (self.now(), limit.min(MAX_BATCH));
-        let mut walk = self.walk(Range::Due(Class::Forget, now), limit);
+        let mut walk = self.walk(WalkRange::Due(Class::Forget, now), limit);
         let mut forgotten = 0;
         while forgotten < limit {
             let hits = walk.next(limit - forgotten).await?;
@@ -181,7 +181,7 @@ impl Inner {
         let removed = self
             .remove(&partition, HEAD, Condition::Forget, version)
             .await?;
-        let is_removed = matches!(removed, Written::Applied);
+        let is_removed = matches!(removed, WriteResult::Applied);
         // Another delivery of it may be on its way, with parts of its own.
         if let Some(parts) = parts.filter(|_| is_removed) {
             self.remove_parts(&partition, &parts).await;

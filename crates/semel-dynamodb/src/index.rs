@@ -21,7 +21,7 @@ pub(crate) const IDS: &str = "ids";
 /// The index by the time at which a worker looks at an item.
 pub(crate) const DUE: &str = "due";
 /// The same for items that have a second such time.
-pub(crate) const DUE_TOO: &str = "due_too";
+pub(crate) const SECOND_DUE: &str = "second_due";
 /// The index by the resource that a record created.
 pub(crate) const RESOURCES: &str = "resources";
 
@@ -34,14 +34,14 @@ const MAX_PAGE: usize = 1000;
 
 /// An entry of an index: the key of an item, and its position. Lower positions come first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Hit {
+pub(crate) struct IndexEntry {
     pub(crate) position: i128,
     pub(crate) key: (String, String),
 }
 
 /// What to walk through.
 #[derive(Clone, Debug)]
-pub(crate) enum Range {
+pub(crate) enum WalkRange {
     /// Items of a class that are due by then, longest due first.
     Due(Class, Timestamp),
     /// All items of a class.
@@ -55,7 +55,7 @@ pub(crate) enum Range {
 /// A walk through all shards of an index at once, in the order of positions.
 pub(crate) struct Walk<'a> {
     store: &'a Inner,
-    range: Range,
+    range: WalkRange,
     page: usize,
     shards: Vec<Cursor>,
 }
@@ -63,7 +63,7 @@ pub(crate) struct Walk<'a> {
 /// How far a walk has come in one shard.
 struct Cursor {
     shard: u8,
-    read: VecDeque<Hit>,
+    read: VecDeque<IndexEntry>,
     next: Next,
 }
 
@@ -75,7 +75,7 @@ enum Next {
 
 impl Inner {
     /// Begins a walk of about `expected` entries.
-    pub(crate) fn walk(&self, range: Range, expected: usize) -> Walk<'_> {
+    pub(crate) fn walk(&self, range: WalkRange, expected: usize) -> Walk<'_> {
         let shards = (0..self.shards).map(|shard| Cursor {
             shard,
             read: VecDeque::new(),
@@ -199,7 +199,7 @@ fn created_at(id: OperationId) -> Timestamp {
 
 impl Walk<'_> {
     /// The next entries, at most `limit`; none at the end.
-    pub(crate) async fn next(&mut self, limit: usize) -> Result<Vec<Hit>> {
+    pub(crate) async fn next(&mut self, limit: usize) -> Result<Vec<IndexEntry>> {
         let mut hits = Vec::new();
         while hits.len() < limit {
             self.fill().await?;
@@ -233,7 +233,7 @@ impl Walk<'_> {
 
 impl Cursor {
     /// Reads on until the next entry is known.
-    async fn fill(&mut self, store: &Inner, range: &Range, page: usize) -> Result<()> {
+    async fn fill(&mut self, store: &Inner, range: &WalkRange, page: usize) -> Result<()> {
         while !self.has_position() {
             let start = match std::mem::replace(&mut self.next, Next::End) {
                 Next::Start => None,
@@ -256,11 +256,11 @@ impl Cursor {
 impl Inner {
     async fn query_range(
         &self,
-        range: &Range,
+        range: &WalkRange,
         shard: u8,
         page: usize,
         start: Option<Item>,
-    ) -> Result<(Vec<Hit>, Option<Item>)> {
+    ) -> Result<(Vec<IndexEntry>, Option<Item>)> {
         let (index, condition, values, forward) = range.query(shard);
         let read = self.limit.send(|| {
             self.client
@@ -277,7 +277,7 @@ impl Inner {
         let answer = read.await.outcome.map_err(Fault::of_read)?;
         let items = answer.items.unwrap_or_default();
         let hits = items.into_iter().map(|item| range.hit(item));
-        let hits: Vec<Hit> = hits.collect::<Result<_>>()?;
+        let hits: Vec<IndexEntry> = hits.collect::<Result<_>>()?;
         Ok((
             hits,
             answer.last_evaluated_key.filter(|key| !key.is_empty()),
@@ -285,7 +285,7 @@ impl Inner {
     }
 }
 
-impl Range {
+impl WalkRange {
     /// Index, key condition, its values, and whether lower keys come first.
     fn query(&self, shard: u8) -> (&'static str, String, Item, bool) {
         match self {
@@ -327,7 +327,7 @@ impl Range {
         (IDS, condition, bound, forward)
     }
 
-    fn hit(&self, item: Item) -> Result<Hit> {
+    fn hit(&self, item: Item) -> Result<IndexEntry> {
         let mut item = Attributes(item);
         let position = match self {
             Self::Due(class, _) | Self::All(class) => {
@@ -337,7 +337,7 @@ impl Range {
             Self::After(_) => i128::from_be_bytes(item.need("i")?),
             Self::Before(_) => !i128::from_be_bytes(item.need("i")?),
         };
-        Ok(Hit {
+        Ok(IndexEntry {
             position,
             key: (item.need("p")?, item.need("s")?),
         })
@@ -354,7 +354,7 @@ impl Class {
             | Self::Expiry
             | Self::Tombstone
             | Self::Parked => (DUE, "d", "t"),
-            Self::Resume(_) | Self::Body | Self::Forget => (DUE_TOO, "e", "u"),
+            Self::Resume(_) | Self::Body | Self::Forget => (SECOND_DUE, "e", "u"),
         }
     }
 }

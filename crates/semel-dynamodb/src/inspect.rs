@@ -12,7 +12,7 @@ use semel_core::{Code, Fence, Identity, OperationId, Record, Status, Timestamp};
 
 use crate::attributes::{Attributes, Item};
 use crate::call::{Fault, unavailable};
-use crate::index::Range;
+use crate::index::WalkRange;
 use crate::item::{self, SUMMARY};
 use crate::keys::{self, Class};
 use crate::records::same_record;
@@ -103,7 +103,7 @@ impl Inner {
         let mut found = BTreeMap::new();
         for class in classes {
             // Each class has its own limit, or many of one would hide all of another.
-            let mut walk = self.walk(Range::All(class.clone()), CHUNK);
+            let mut walk = self.walk(WalkRange::All(class.clone()), CHUNK);
             let mut left = MAX_WALK;
             while left > 0 {
                 let hits = walk.next(left.min(CHUNK)).await?;
@@ -125,7 +125,7 @@ impl Inner {
             return self.list_unfinished(&query).await;
         }
         let (size, mut left) = (query.page_size(), query.walk_length());
-        let mut walk = self.walk(Range::Before(query.before), (size + 1).min(CHUNK));
+        let mut walk = self.walk(WalkRange::Before(query.before), (size + 1).min(CHUNK));
         let (mut fitting, mut last) = (Vec::new(), None);
         while left > 0 && fitting.len() <= size {
             let hits = walk.next(left.min(size + 1)).await?;
@@ -172,7 +172,7 @@ impl Inner {
         limit: usize,
     ) -> Result<RecordScan> {
         let limit = limit.min(MAX_WALK);
-        let mut walk = self.walk(Range::After(after), limit.min(CHUNK));
+        let mut walk = self.walk(WalkRange::After(after), limit.min(CHUNK));
         let (mut counts, mut last, mut left) = (BTreeMap::<_, u64>::new(), None, limit);
         while left > 0 {
             let hits = walk.next(left.min(CHUNK)).await?;

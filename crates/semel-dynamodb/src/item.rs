@@ -103,7 +103,7 @@ impl Row {
         let (class, at) = due(record);
         put(&mut item, "d", Some(text(class.partition(shard))));
         put(&mut item, "t", Some(time(at)));
-        if let Some((class, at)) = due_too(record) {
+        if let Some((class, at)) = second_due(record) {
             put(&mut item, "e", Some(text(class.partition(shard))));
             put(&mut item, "u", Some(time(at)));
         }
@@ -267,7 +267,7 @@ fn due(record: &Record) -> (Class, Timestamp) {
 }
 
 /// When a worker looks at a record for a second reason. Few records have one.
-fn due_too(record: &Record) -> Option<(Class, Timestamp)> {
+fn second_due(record: &Record) -> Option<(Class, Timestamp)> {
     match &record.state {
         State::InProgress(lease) => {
             let operation = record.identity.operation().into();

@@ -51,7 +51,7 @@ mod statistics;
 mod step;
 mod store;
 mod transaction;
-mod turns;
+mod writer_locks;
 
 #[cfg(test)]
 mod tests;
@@ -219,7 +219,7 @@ impl Options {
             index_lag: self.index_lag,
             unused_after: self.unused_after,
             limit: Limit::new(skew),
-            turns: turns::Turns::new(),
+            writer_locks: writer_locks::WriterLocks::new(),
             partitions: Cache::new(REMEMBERED),
             held: Cache::new(HELD),
             known: Cache::new(REMEMBERED),

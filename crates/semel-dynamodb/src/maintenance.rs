@@ -6,10 +6,10 @@ use semel_core::store::{MAX_BATCH, MAX_WALK, OperationFilter, Result};
 use semel_core::transition::Answer;
 use semel_core::{Actor, Backoff, Event, Fence, OperationId, Owner, Record, State, Timestamp};
 
-use crate::index::{Hit, Range};
+use crate::index::{IndexEntry, WalkRange};
 use crate::item::Row;
 use crate::keys::Class;
-use crate::records::Seen;
+use crate::records::KnownRecord;
 use crate::store::{Inner, all};
 
 impl Inner {
@@ -136,7 +136,7 @@ impl Inner {
     ) -> Result<Vec<Option<Record>>> {
         let limit = limit.min(MAX_BATCH);
         let mut changed = Vec::new();
-        let mut walk = self.walk(Range::Due(class, self.now()), limit);
+        let mut walk = self.walk(WalkRange::Due(class, self.now()), limit);
         let mut looked_at = 0;
         while changed.len() < limit && looked_at < MAX_WALK {
             let hits = walk.next(limit - changed.len()).await?;
@@ -152,7 +152,7 @@ impl Inner {
     /// Applies an event to the records that entries of an index name, if it is due for them.
     pub(crate) async fn apply_hits(
         &self,
-        hits: &[Hit],
+        hits: &[IndexEntry],
         event: &Event,
         due: impl Fn(&Record) -> Option<Timestamp>,
     ) -> Result<Vec<Option<Record>>> {
@@ -171,13 +171,13 @@ impl Inner {
         let partition: Arc<str> = self.partition(&row.record.identity);
         let id = row.record.id;
         let changed = self
-            .change(&partition, Some(id), event, Seen::Read(Some(row)))
+            .change(&partition, Some(id), event, KnownRecord::Read(Some(row)))
             .await?;
         Ok(matches!(changed.answer, Answer::Applied(true)).then_some(changed.record))
     }
 
     /// The records of entries, as they are now.
-    async fn read_hits(&self, hits: &[Hit]) -> Result<Vec<Row>> {
+    async fn read_hits(&self, hits: &[IndexEntry]) -> Result<Vec<Row>> {
         let keys: Vec<_> = hits.iter().map(|hit| hit.key.clone()).collect();
         let items = self.read_all(&keys, None).await?;
         let rows: Vec<Row> = items

@@ -20,14 +20,14 @@ use crate::item::Row;
 use crate::keys;
 use crate::skew;
 use crate::step::{Step, step};
-use crate::store::{Inner, Written, seen};
+use crate::store::{Inner, WriteResult, seen};
 
 /// How often a record is judged again because other writers were faster. Each time one of them has
 /// succeeded.
 const MAX_CONFLICTS: usize = 200;
 
 /// What is known of a record before it is judged.
-pub(crate) enum Seen {
+pub(crate) enum KnownRecord {
     /// Nothing: it is read first.
     Unread,
     /// Nothing: there is probably no record.
@@ -39,7 +39,7 @@ pub(crate) enum Seen {
 }
 
 /// The result of a change.
-pub(crate) struct Changed {
+pub(crate) struct ChangeResult {
     pub(crate) answer: Answer,
     /// Whether there was a record.
     pub(crate) had_record: bool,
@@ -56,9 +56,9 @@ impl Inner {
         let event = Event::Reserve(request);
         let is_known = self.known.get(&partition).is_some() || self.is_clock_wrong();
         let seen = if is_known {
-            Seen::Unread
+            KnownRecord::Unread
         } else {
-            Seen::Assumed
+            KnownRecord::Assumed
         };
         let changed = self.change(&partition, None, &event, seen).await?;
         let Answer::Decision(mut decision) = changed.answer else {
@@ -104,7 +104,7 @@ impl Inner {
             .filter(|row| row.record.fence() == fence);
         if let Some(row) = held {
             let partition = self.partition(&row.record.identity);
-            let seen = Seen::Held(Row::clone(&row));
+            let seen = KnownRecord::Held(Row::clone(&row));
             return Ok(self
                 .change(&partition, Some(fence.id), &event, seen)
                 .await?
@@ -119,7 +119,7 @@ impl Inner {
             return Ok(transition::apply(None, event, self.now()).answer);
         };
         let changed = self
-            .change(&partition, Some(id), &event, Seen::Unread)
+            .change(&partition, Some(id), &event, KnownRecord::Unread)
             .await?;
         Ok(changed.answer)
     }
@@ -131,19 +131,19 @@ impl Inner {
         partition: &Arc<str>,
         id: Option<OperationId>,
         event: &Event,
-        mut seen: Seen,
-    ) -> Result<Changed> {
+        mut seen: KnownRecord,
+    ) -> Result<ChangeResult> {
         let mut turn = None;
         for _ in 0..MAX_CONFLICTS {
             let (row, is_current) = match seen {
-                Seen::Unread => (self.read_row(partition).await?, true),
-                Seen::Assumed => (None, false),
-                Seen::Held(row) => (Some(row), false),
-                Seen::Read(row) => (row, true),
+                KnownRecord::Unread => (self.read_row(partition).await?, true),
+                KnownRecord::Assumed => (None, false),
+                KnownRecord::Held(row) => (Some(row), false),
+                KnownRecord::Read(row) => (row, true),
             };
             let Some(row) = self.with_needed_body(partition, event, row).await? else {
                 // The record changed between two reads.
-                seen = Seen::Unread;
+                seen = KnownRecord::Unread;
                 continue;
             };
             check_identity(event, row.as_ref())?;
@@ -153,25 +153,25 @@ impl Inner {
             let had_record = before.is_some();
             let (after, step) = self.judge(before, event);
             if matches!(step, Step::Nothing) && before.is_some() && !is_current {
-                seen = Seen::Unread;
+                seen = KnownRecord::Unread;
                 continue;
             }
             self.check_clock(event, &step)?;
             match self.perform(partition, event, before, step).await? {
-                Written::Applied => {
-                    return Ok(Changed {
+                WriteResult::Applied => {
+                    return Ok(ChangeResult {
                         answer: after.answer,
                         had_record,
                         record: after.record,
                     });
                 }
-                Written::Conflict(found) => {
+                WriteResult::Conflict(found) => {
                     self.known.insert(Arc::clone(partition), ());
-                    seen = Seen::Read(found.map(Row::from_item).transpose()?);
+                    seen = KnownRecord::Read(found.map(Row::from_item).transpose()?);
                     if had_record && turn.is_none() {
                         // Many writers of one record would fail all but one, again and again.
-                        turn = Some(self.turns.take(partition).await);
-                        seen = Seen::Unread;
+                        turn = Some(self.writer_locks.lock(partition).await);
+                        seen = KnownRecord::Unread;
                     }
                 }
             }
@@ -203,27 +203,27 @@ impl Inner {
         event: &Event,
         before: Option<&Row>,
         step: Step,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         let written = match (step, before) {
-            (Step::Nothing, _) => return Ok(Written::Applied),
+            (Step::Nothing, _) => return Ok(WriteResult::Applied),
             (Step::Begin(row), _) => self.begin(partition, row).await?,
             (Step::Replace(row, entry), Some(before)) => {
                 self.replace(partition, event, before, row, entry).await?
             }
             (Step::Remove, Some(before)) => self.remove_row(partition, before).await?,
-            (Step::Replace(..) | Step::Remove, None) => Written::Applied,
+            (Step::Replace(..) | Step::Remove, None) => WriteResult::Applied,
         };
-        if let (Written::Conflict(_), Some(before)) = (&written, before) {
+        if let (WriteResult::Conflict(_), Some(before)) = (&written, before) {
             self.held.remove(&before.record.id);
         }
         Ok(written)
     }
 
     /// A record where none is.
-    async fn begin(&self, partition: &Arc<str>, row: Row) -> Result<Written> {
+    async fn begin(&self, partition: &Arc<str>, row: Row) -> Result<WriteResult> {
         let item = row.to_item(partition, self.shards);
         let written = self.put(item, Condition::Begin, None).await?;
-        if let Written::Applied = written {
+        if let WriteResult::Applied = written {
             self.remember(partition, row);
         }
         Ok(written)
@@ -237,7 +237,7 @@ impl Inner {
         before: &Row,
         mut row: Row,
         entry: Option<Entry>,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         let item = self.prepare_item(partition, &mut row).await?;
         let is_erasure = matches!(event, Event::Erase(_));
         let is_anew = before.record.id != row.record.id;
@@ -258,7 +258,7 @@ impl Inner {
             .await?;
         // After a conflict the entry and the parts stay: a writer that was faster may have named
         // some just like them.
-        if let Written::Applied = written {
+        if let WriteResult::Applied = written {
             let old_parts = before.parts.as_ref().filter(|_| before.parts != row.parts);
             self.remember(partition, row);
             if is_erasure {
@@ -273,11 +273,11 @@ impl Inner {
     }
 
     /// No record where one is.
-    async fn remove_row(&self, partition: &Arc<str>, before: &Row) -> Result<Written> {
+    async fn remove_row(&self, partition: &Arc<str>, before: &Row) -> Result<WriteResult> {
         let satellites = self.list_satellites(partition).await?;
         let removed = self.remove(partition, keys::RECORD, Condition::Remove, before.version);
         let written = removed.await?;
-        if let Written::Applied = written {
+        if let WriteResult::Applied = written {
             self.held.remove(&before.record.id);
             self.known.remove(partition);
             self.remove_orphans(&satellites).await;

@@ -16,7 +16,7 @@ use aws_sdk_dynamodb::types::{
 use crate::address::Address;
 use crate::attributes::{Attributes, PARTITION, SORT, key, number};
 use crate::error::chain;
-use crate::index::{DUE, DUE_TOO, IDS, RESOURCES};
+use crate::index::{DUE, IDS, RESOURCES, SECOND_DUE};
 use crate::keys::{HEAD, MAX_SHARDS, SETTINGS};
 use crate::{Error, Migration};
 
@@ -52,7 +52,7 @@ fn indexes() -> [Index; 4] {
             sort: ("t", N),
         },
         Index {
-            name: DUE_TOO,
+            name: SECOND_DUE,
             partition: ("e", S),
             sort: ("u", N),
         },

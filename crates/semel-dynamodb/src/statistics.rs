@@ -13,7 +13,7 @@ use crate::call::{Fault, Rest, unavailable};
 use crate::conditions::Condition;
 use crate::item::key_of;
 use crate::keys::{self, ACTIVITY, CALLERS, HEAD, MISUSES, SCAN};
-use crate::store::{Inner, Written, all, values};
+use crate::store::{Inner, WriteResult, all, values};
 
 /// Most items of one `BatchWriteItem`.
 const MAX_BATCH_WRITE: usize = 25;
@@ -316,7 +316,7 @@ impl Inner {
         let written = self
             .update(key(SCAN, HEAD), set, Some(Condition::Scan), values)
             .await?;
-        Ok(matches!(written, Written::Applied))
+        Ok(matches!(written, WriteResult::Applied))
     }
 }
 

@@ -20,7 +20,7 @@ use crate::call::{Fault, Limit};
 use crate::conditions::{Condition, Conditions};
 use crate::item::{Row, Version};
 use crate::skew::Skew;
-use crate::turns::Turns;
+use crate::writer_locks::WriterLocks;
 
 /// How many requests one call has under way at once.
 const CONCURRENT: usize = 16;
@@ -43,7 +43,7 @@ pub(crate) struct Inner {
     /// How old an id is before its absence in the index means that there is no such record.
     pub(crate) unused_after: Duration,
     pub(crate) limit: Limit,
-    pub(crate) turns: Turns,
+    pub(crate) writer_locks: WriterLocks,
     /// Partition keys by id: a fence does not carry the identity. They never change.
     pub(crate) partitions: Cache<OperationId, Arc<str>>,
     /// Attempts that this process holds, as it last wrote them: their next write needs no read.
@@ -54,7 +54,7 @@ pub(crate) struct Inner {
 }
 
 /// The result of a conditional write.
-pub(crate) enum Written {
+pub(crate) enum WriteResult {
     /// It is done.
     Applied,
     /// The condition does not hold for this item, or for its absence. Nothing was written.
@@ -94,7 +94,7 @@ impl Inner {
         item: Item,
         condition: Condition,
         values: Option<Item>,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         let none = ReturnValue::None;
         let put = self.put_and_read(item, condition, values, none);
         Ok(put.await?.0)
@@ -108,7 +108,7 @@ impl Inner {
         condition: Condition,
         values: Option<Item>,
         returned: ReturnValue,
-    ) -> Result<(Written, Option<Item>)> {
+    ) -> Result<(WriteResult, Option<Item>)> {
         let found = std::sync::Mutex::new(None);
         let tried = self.limit.send(|| async {
             let put = self
@@ -129,15 +129,15 @@ impl Inner {
         let tried = tried.await;
         let found = found.into_inner().unwrap_or_default();
         match tried.outcome {
-            Ok(answer) => Ok((Written::Applied, answer.attributes)),
+            Ok(answer) => Ok((WriteResult::Applied, answer.attributes)),
             Err(Fault::Condition) => {
                 let ours = item.get(VERSION);
                 let is_ours =
                     ours.is_some() && found.as_ref().map(|item| item.get(VERSION)) == Some(ours);
                 let written = if tried.unanswered && is_ours {
-                    Written::Applied
+                    WriteResult::Applied
                 } else {
-                    Written::Conflict(found)
+                    WriteResult::Conflict(found)
                 };
                 Ok((written, None))
             }
@@ -152,7 +152,7 @@ impl Inner {
         sort: &str,
         condition: Condition,
         seen: Version,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         let found = std::sync::Mutex::new(None);
         let tried = self.limit.send(|| async {
             let delete = self
@@ -173,10 +173,12 @@ impl Inner {
         let tried = tried.await;
         let found = found.into_inner().unwrap_or_default();
         match tried.outcome {
-            Ok(_) => Ok(Written::Applied),
+            Ok(_) => Ok(WriteResult::Applied),
             // It was removed by the try without an answer, or by a caller who wanted the same.
-            Err(Fault::Condition) if tried.unanswered && found.is_none() => Ok(Written::Applied),
-            Err(Fault::Condition) => Ok(Written::Conflict(found)),
+            Err(Fault::Condition) if tried.unanswered && found.is_none() => {
+                Ok(WriteResult::Applied)
+            }
+            Err(Fault::Condition) => Ok(WriteResult::Conflict(found)),
             Err(fault) => Err(fault.of_write(tried.unanswered)),
         }
     }
@@ -188,7 +190,7 @@ impl Inner {
         expression: &str,
         condition: Option<Condition>,
         values: Item,
-    ) -> Result<Written> {
+    ) -> Result<WriteResult> {
         let updated = self.update_and_read(item_key, expression, condition, values);
         Ok(updated.await?.0)
     }
@@ -200,7 +202,7 @@ impl Inner {
         expression: &str,
         condition: Option<Condition>,
         values: Item,
-    ) -> Result<(Written, Option<Item>)> {
+    ) -> Result<(WriteResult, Option<Item>)> {
         let found = std::sync::Mutex::new(None);
         let tried = self.limit.send(|| async {
             let update = self
@@ -225,16 +227,16 @@ impl Inner {
         let tried = tried.await;
         let found = found.into_inner().unwrap_or_default();
         match tried.outcome {
-            Ok(answer) => Ok((Written::Applied, answer.attributes)),
+            Ok(answer) => Ok((WriteResult::Applied, answer.attributes)),
             Err(Fault::Condition) => {
                 // As in `put`: the version shows whether a try without an answer was performed.
                 let ours = values.get(":version");
                 let is_ours =
                     ours.is_some() && found.as_ref().map(|item| item.get(VERSION)) == Some(ours);
                 Ok(if tried.unanswered && is_ours {
-                    (Written::Applied, found)
+                    (WriteResult::Applied, found)
                 } else {
-                    (Written::Conflict(found), None)
+                    (WriteResult::Conflict(found), None)
                 })
             }
             Err(fault) => Err(fault.of_write(tried.unanswered)),

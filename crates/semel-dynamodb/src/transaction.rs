@@ -16,9 +16,9 @@ use crate::attributes::{Item, VERSION};
 use crate::call::{Fault, backoff, unavailable};
 use crate::conditions::Condition;
 use crate::item::{Row, Version};
-use crate::records::Seen;
+use crate::records::KnownRecord;
 use crate::step::Step;
-use crate::store::{Inner, Written, seen};
+use crate::store::{Inner, WriteResult, seen};
 use crate::{Dynamo, TransactionError};
 
 /// How often the transaction is made again because the record had changed, or another transaction
@@ -112,15 +112,15 @@ impl Inner {
         let Some(partition) = self.partition_of_record(fence.id).await? else {
             return Ok(Held::Fenced(Fenced { found: None }));
         };
-        let mut seen = Seen::Unread;
+        let mut seen = KnownRecord::Unread;
         for tries in 1..=MAX_TRIES {
             let row = match seen {
-                Seen::Read(row) => self.with_body(&partition, row).await?,
-                Seen::Held(_) | Seen::Unread | Seen::Assumed => {
+                KnownRecord::Read(row) => self.with_body(&partition, row).await?,
+                KnownRecord::Held(_) | KnownRecord::Unread | KnownRecord::Assumed => {
                     Some(self.read_whole(&partition).await?)
                 }
             };
-            seen = Seen::Unread;
+            seen = KnownRecord::Unread;
             let Some(row) = row else {
                 // The record changed between two reads.
                 continue;
@@ -145,15 +145,15 @@ impl Inner {
                 // fenced completion is.
                 (Answer::Held(held @ (Held::Fenced(_) | Held::Repeated)), step, before) => {
                     match self.perform(&partition, &event, before, step).await? {
-                        Written::Applied => return Ok(held),
-                        Written::Conflict(found) => Transacted::Conflict(found),
+                        WriteResult::Applied => return Ok(held),
+                        WriteResult::Conflict(found) => Transacted::Conflict(found),
                     }
                 }
                 _ => return Err(unavailable("a completion was not judged as one", None).into()),
             };
             match written {
                 Transacted::Conflict(found) => {
-                    seen = Seen::Read(found.map(Row::from_item).transpose()?);
+                    seen = KnownRecord::Read(found.map(Row::from_item).transpose()?);
                 }
                 Transacted::Applied | Transacted::Busy => sleep(backoff(tries)).await,
             }

@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::server::{Server, options};
 use crate::Dynamo;
-use crate::index::Range;
+use crate::index::WalkRange;
 use crate::keys::Class;
 
 pub(super) fn request(key: &str) -> Reserve {
@@ -245,7 +245,7 @@ async fn a_stale_entry_of_an_index_does_not_end_a_lease() {
     };
     clock.advance(Duration::from_secs(29));
     let late = clock.now().saturating_add(Duration::from_mins(1));
-    let mut walk = store.inner.walk(Range::Due(Class::Lease, late), 10);
+    let mut walk = store.inner.walk(WalkRange::Due(Class::Lease, late), 10);
     let stale = walk.next(10).await.unwrap();
     assert_eq!(stale.len(), 1);
     store

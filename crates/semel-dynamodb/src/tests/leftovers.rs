@@ -17,7 +17,7 @@ use crate::attributes::{Item, key, text};
 use crate::conditions::Condition;
 use crate::item::key_of;
 use crate::keys::{self, HEAD, RECORD};
-use crate::store::{Written, values};
+use crate::store::{WriteResult, values};
 
 /// A body that does not fit into an item.
 const LARGE: usize = 1 << 20;
@@ -216,7 +216,7 @@ async fn a_new_delivery_keeps_its_parts_when_the_old_one_is_forgotten() {
     clock.advance(HANDLING.remember);
     assert_eq!(store.forget_messages(1).await.unwrap(), 1);
     let put = store.inner.put(delivery, Condition::Receive, None).await;
-    assert!(matches!(put.unwrap(), Written::Applied));
+    assert!(matches!(put.unwrap(), WriteResult::Applied));
     let claimed = store.claim_parked(BACKOFF, 1).await.unwrap();
     assert_eq!(claimed[0].message, message());
 }

@@ -11,7 +11,7 @@ use semel_core::{Clock, Completion, Decision, OperationId, RecoveryPoint, Reserv
 
 use crate::Dynamo;
 use crate::attributes::Item;
-use crate::index::{DUE, DUE_TOO, IDS, RESOURCES};
+use crate::index::{DUE, IDS, RESOURCES, SECOND_DUE};
 use crate::item::key_of;
 
 /// See the module.
@@ -25,7 +25,7 @@ pub(super) struct Settled {
 const INDEXES: [(&str, &str, &str); 4] = [
     (IDS, "x", "i"),
     (DUE, "d", "t"),
-    (DUE_TOO, "e", "u"),
+    (SECOND_DUE, "e", "u"),
     (RESOURCES, "r", "i"),
 ];
 
