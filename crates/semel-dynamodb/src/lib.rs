@@ -50,6 +50,7 @@ mod skew;
 mod statistics;
 mod step;
 mod store;
+mod templates;
 mod transaction;
 mod writer_locks;
 
@@ -278,7 +279,7 @@ pub fn schema(url: &str) -> Result<String, Error> {
     let address: Address = url.parse()?;
     Ok(format!(
         "# CloudFormation\n{}\n# Terraform\n{}",
-        schema::cloud_formation(&address.table),
-        schema::terraform(&address.table)
+        templates::cloud_formation(&address.table),
+        templates::terraform(&address.table)
     ))
 }

@@ -224,6 +224,7 @@ async fn serve(mut client: TcpStream, server: &Arc<str>, plan: &Arc<Plan>) -> io
 }
 
 async fn perform_late(request: &[u8], server: &str, plan: &Plan) -> io::Result<()> {
+    // sleeps because the write lands later
     tokio::time::sleep(DELAY).await;
     let mut upstream = TcpStream::connect(server).await?;
     upstream.write_all(request).await?;

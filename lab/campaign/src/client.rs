@@ -1,6 +1,7 @@
 //! Clients that retry, and sometimes misbehave.
 
 mod erasure;
+mod pending;
 mod retries;
 
 use std::net::SocketAddr;
@@ -11,6 +12,7 @@ use futures_util::future::join_all;
 use semel_campaign_checker::history::{Call, Outcome, Peek, Sent};
 use tokio::time::{Instant, sleep};
 
+use self::pending::PendingCall;
 use crate::answer::{CallResult, operation_id, record_answer};
 use crate::http::{Connections, Endpoint, Reply, SendMode};
 use crate::http2::{Http2, RESET_STREAM};
@@ -336,11 +338,10 @@ impl Client {
         let (began_ms, phase) = (recorder.now_ms(), recorder.phase());
         let name = gateway.name.clone();
         let endpoint = gateway.endpoint(self.is_http2 && Http2::can_carry(request));
-        let reply = self.connections.call(&endpoint, request, manner).await;
-        let mut call = Call {
+        let call = Call {
             op: operation.number,
             began_ms,
-            ended_ms: recorder.now_ms(),
+            ended_ms: began_ms,
             phase,
             gateway: name,
             transport: endpoint.transport(),
@@ -351,12 +352,19 @@ impl Client {
             replayed: false,
             body: None,
             headers: Vec::new(),
-            why: None,
+            why: Some("the client gave up".to_owned()),
         };
+        let mut pending = PendingCall {
+            recorder: recorder.clone(),
+            call,
+        };
+        let reply = self.connections.call(&endpoint, request, manner).await;
+        let call = &mut pending.call;
+        call.why = None;
         let mut received = None;
         match reply {
             Reply::Answer(answer) => {
-                record_answer(&mut call, &answer);
+                record_answer(call, &answer);
                 received = Some(answer);
             }
             Reply::Refused => {
@@ -377,7 +385,7 @@ impl Client {
             id: call.body.as_deref().and_then(operation_id),
             answer: received,
         };
-        recorder.call(call);
+        drop(pending);
         result
     }
 
