@@ -42,6 +42,65 @@ pub struct Contracts {
     /// Losses of records that processes noticed, oldest first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rollbacks: Vec<Rollback>,
+    /// The list of regions that the processes of this store use, and whether all regions have it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regions: Option<RegionAgreement>,
+}
+
+/// What the processes of one store know about the other regions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegionAgreement {
+    /// A hash of the list, and of what else has to be the same in all regions.
+    pub list: Box<str>,
+    /// Whether every other region has confirmed that it uses this list. Before that nothing
+    /// executes here: another region may still be the home of the same keys.
+    pub confirmed: bool,
+}
+
+/// The list that the homes of keys are chosen from. Another list may give a key another home, where
+/// its record is not found.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RegionList {
+    /// Chosen by the operator; a changed list has another one.
+    pub version: u32,
+    /// The names of the regions, sorted.
+    pub names: Vec<Box<str>>,
+    /// A hash of the rules that give tenants a fixed home; `None` without rules.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenant_homes: Option<Box<str>>,
+}
+
+impl RegionList {
+    /// Why an operator has to accept a change of the list even where no records exist here.
+    pub fn refusal(from: Option<&Self>, to: Option<&Self>) -> Option<String> {
+        let from = from?;
+        let is_kept = |name: &str| to.is_some_and(|to| to.names.iter().any(|kept| **kept == *name));
+        if let Some(name) = from.names.iter().find(|name| !is_kept(name)) {
+            return Some(format!(
+                "region {name:?} is no longer in the list, and its records cannot be counted here: stop \
+                 its gateways first"
+            ));
+        }
+        let is_same_version = to.is_some_and(|to| to != from && to.version == from.version);
+        is_same_version.then(|| "a changed list needs another `version`".to_owned())
+    }
+}
+
+impl fmt::Display for RegionList {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "regions {} (version {}",
+            self.names.join(", "),
+            self.version
+        )?;
+        if let Some(rules) = &self.tenant_homes {
+            write!(f, ", tenant_home {}", rules.get(..8).unwrap_or(rules))?;
+        }
+        f.write_str(")")
+    }
 }
 
 /// The store lost a record within its replay window: it was restored from a backup, or its tables
@@ -98,6 +157,9 @@ pub struct IdentityContract {
     /// Whether only the exact spelling of a path is matched: see [`path`](crate::path).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub match_exactly: bool,
+    /// The list that decides in which region a record is; `None` where there is only one store.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub regions: Option<RegionList>,
 }
 
 /// One set of fingerprint rules of one operation.
@@ -242,10 +304,13 @@ impl RecordsInUse {
 
 impl fmt::Display for IdentityContract {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [operation, key_scope, key, tenant, spelling] = self.parts();
+        let [operation, key_scope, key, tenant, spelling, regions] = self.parts();
         write!(f, "{operation}, {key_scope}, {key}, {tenant}")?;
         if self.match_exactly {
             write!(f, ", {spelling}")?;
+        }
+        if self.regions.is_some() {
+            write!(f, ", {regions}")?;
         }
         Ok(())
     }
@@ -253,13 +318,14 @@ impl fmt::Display for IdentityContract {
 
 impl IdentityContract {
     /// What it consists of, each in a few words.
-    pub fn parts(&self) -> [String; 5] {
+    pub fn parts(&self) -> [String; 6] {
         let Self {
             operation,
             key_scope,
             key,
             tenant,
             match_exactly,
+            regions,
         } = self;
         let spelling = if *match_exactly {
             "matched exactly"
@@ -275,6 +341,10 @@ impl IdentityContract {
             format!("key {key}"),
             format!("tenant {tenant}"),
             spelling.to_owned(),
+            match regions {
+                Some(list) => list.to_string(),
+                None => "one region".to_owned(),
+            },
         ]
     }
 }

@@ -7,6 +7,7 @@ use semel_core::Store;
 use semel_http::{Layer, Route, route};
 
 use crate::config::{Config, PolicyConfig, RouteConfig, StatusPattern};
+use crate::regions::Regions;
 use crate::run::Error;
 use crate::service::STATUS_PATH;
 use crate::upstream::{ConfigError, Upstream, UpstreamConfig};
@@ -51,6 +52,10 @@ fn apply<S: Store>(config: &Config, layer: Layer<S>) -> Result<Layer<S>, reconci
         .error_base(config.error_base.clone())
         .dead_letter_retry_after(config.dead_letter_retry_after)
         .try_defaults(|route| apply_policy(route, &config.policy))?;
+    let layer = match &config.region {
+        Some(regions) => layer.homes(Arc::<Regions>::clone(regions)),
+        None => layer,
+    };
     let mut tls = None;
     config.routes.iter().try_fold(layer, |layer, configured| {
         let replay = replay::settings(config, configured, &mut tls)?;

@@ -35,6 +35,7 @@ mod policy;
 mod poll;
 mod problem;
 mod reconcile;
+mod region;
 mod replay;
 mod role;
 mod route;
@@ -50,6 +51,7 @@ mod webhook;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
@@ -78,6 +80,7 @@ pub use units::{MAX_DURATION, duration, size};
 pub use webhook::{MAX_WEBHOOKS, WebhookConfig};
 
 use crate::Role;
+use crate::regions::Regions;
 use document::Document;
 use problem::Problems;
 
@@ -117,6 +120,8 @@ pub struct Config {
     pub encryption: Option<Keyring>,
     /// Replaces keys by their hashes in the store; `None` stores them as they are.
     pub key_hasher: Option<KeyHasher>,
+    /// The regions, if there are several. A reload keeps what the running process knows of them.
+    pub region: Option<Arc<Regions>>,
     /// Certificate of the gateway listener; `None` serves plain HTTP.
     pub tls: Option<TlsConfig>,
     /// How the tenant of a request is found.
@@ -307,7 +312,7 @@ impl Source {
         if serves && !given {
             tenant::report_missing(problems);
         }
-        Config {
+        let mut config = Config {
             listen: listen.map_or_else(|| Listen::loopback(8080), |(listen, _)| listen),
             reuse_port,
             upstream,
@@ -323,6 +328,7 @@ impl Source {
             admin,
             encryption: encryption.map(|(keys, _)| keys),
             key_hasher: document.key_hasher,
+            region: None,
             tls: document.tls,
             // Only a process that serves requests uses it, and one without was refused above.
             tenant: document.tenant.unwrap_or(TenantFrom::None),
@@ -336,7 +342,10 @@ impl Source {
             webhooks: document.webhooks,
             outbox: document.outbox.map(toml::Spanned::into_inner),
             otlp: document.telemetry.merge(otlp_endpoint, settings),
-        }
+        };
+        let region = document.region;
+        config.region = region.map(|region| Arc::new(region.merge(&config, problems)));
+        config
     }
 }
 

@@ -22,7 +22,7 @@ macro_rules! pages {
 }
 
 /// The pages by code, in Markdown.
-static PAGES: [(&str, &str); 39] = pages! {
+static PAGES: [(&str, &str); 41] = pages! {
     admin_body_incomplete
     admin_body_too_large
     admin_cross_site
@@ -41,6 +41,7 @@ static PAGES: [(&str, &str); 39] = pages! {
     admin_too_many_attempts
     admin_unauthenticated
     idempotency_contract_changed
+    idempotency_home_unavailable
     idempotency_key_expired
     idempotency_key_in_progress
     idempotency_key_malformed
@@ -48,6 +49,7 @@ static PAGES: [(&str, &str); 39] = pages! {
     idempotency_key_reused
     idempotency_outcome_pending
     idempotency_outcome_unknown
+    idempotency_region_mismatch
     idempotency_replay_unavailable
     idempotency_response_not_stored
     idempotency_store_unavailable

@@ -14,6 +14,7 @@ mod hygiene;
 pub mod observed;
 pub mod outbox;
 pub mod reconcile;
+pub mod regions;
 mod replay;
 mod rollback;
 mod run;

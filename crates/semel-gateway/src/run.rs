@@ -30,11 +30,12 @@ use crate::admin::Api;
 use crate::assemble::build_layer;
 use crate::config::{Config, Source};
 use crate::observed::{Events, Observed};
+use crate::regions::Peers;
 use crate::rollback::StoreWatch;
 use crate::server::{Limits, Tls, Workers, bind};
 use crate::service::{CurrentLayer, GatewayService, InternalRoutes};
 use crate::upstream::Forward;
-use crate::{activity, admin, assemble, outbox, reconcile, telemetry, webhooks};
+use crate::{activity, admin, assemble, outbox, reconcile, regions, telemetry, webhooks};
 use deadline::Deadline;
 use open::{Stores, open_stores};
 use readiness::Readiness;
@@ -129,7 +130,10 @@ impl Process {
         tokio::spawn(telemetry::upkeep(metrics.clone()));
         let layer = build_layer(&config, store.clone())?;
         if matches!(self.role, Role::Gateway | Role::GatewayOnly) {
-            layer.publish().await?;
+            match &config.region {
+                Some(regions) => regions::adopt(regions, &layer).await?,
+                None => layer.publish().await?,
+            }
         }
         let current: CurrentLayer<_> = Arc::new(ArcSwap::from_pointee(layer.clone()));
 
@@ -344,13 +348,19 @@ fn start_workers<S: Store + Clone>(
         None => None,
     };
     let upstream = assemble::upstream(config)?;
+    let peers = config.region.as_ref().map(Peers::new).transpose()?;
+    if let Some(peers) = peers.clone() {
+        let store = internal.store.clone();
+        tokio::spawn(regions::keep_agreed(peers, store, stop.clone()));
+    }
 
     let timeout = config.policy.upstream_timeout;
     tokio::spawn(republish(Arc::clone(current), stop.clone()));
     let (current, internal) = (Arc::clone(current), Arc::clone(internal));
     let deadline = Deadline::new(config.drain, stop.clone());
     let make = move |_worker| {
-        let forward = Forward::new(upstream.with_own_pool(), timeout);
+        let peers = peers.as_ref().map(Peers::with_own_pool);
+        let forward = Forward::new(upstream.with_own_pool(), timeout).with_peers(peers);
         let service = GatewayService::new(Arc::clone(&current), Arc::clone(&internal), forward);
         let (layer, deadline) = (current.load_full(), deadline.clone());
         let drain = async move {

@@ -19,10 +19,11 @@ use tracing::Instrument as _;
 
 use crate::admin::FullStore;
 use crate::error_pages::{self, ERROR_PATH};
+use crate::regions::{self, Sender};
 use crate::server::Incoming;
 use crate::telemetry::request;
 use crate::upstream::{Body, Forward};
-use crate::webhooks::{self, WEBHOOK_PATH};
+use crate::webhooks::WEBHOOK_PATH;
 
 /// Path prefix of the status endpoint, on the gateway listener.
 pub const STATUS_PATH: &str = "/.semel/operations/";
@@ -87,12 +88,50 @@ impl<S: FullStore> Service<Request<Incoming>> for GatewayService<S> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+        let Some(peers) = self.upstream.peers() else {
+            return self.route(request, Sender::Client);
+        };
+        let regions = Arc::clone(peers.regions());
+        let sender = regions.sender(request.headers_mut());
+        let answered = match &sender {
+            Sender::Client => return self.route(request, sender),
+            Sender::Region(from) => {
+                request.extensions_mut().insert(from.clone());
+                self.route(request, sender)
+            }
+            Sender::Refused { detail, has_token } => {
+                tracing::error!(detail, "refused a request in the name of another region");
+                let refused = self.layer.load().region_mismatch(*detail);
+                let refused = Ok(refused.map(|body| Either::Right(Full::new(body))));
+                if !has_token {
+                    return Box::pin(std::future::ready(refused));
+                }
+                Box::pin(std::future::ready(refused))
+            }
+        };
+        Box::pin(async move {
+            let mut answer = answered.await?;
+            regions.mark(answer.headers_mut());
+            Ok(answer)
+        })
+    }
+}
+
+impl<S: FullStore> GatewayService<S> {
+    fn route(
+        &self,
+        request: Request<Incoming>,
+        sender: Sender,
+    ) -> <Self as Service<Request<Incoming>>>::Future {
+        let peers = self.upstream.peers().cloned();
         if request.uri().path().starts_with(WEBHOOK_PATH) {
             let internal = Arc::clone(&self.internal);
             return Box::pin(async move {
+                let (store, sources) = (&internal.store, internal.sources.load());
+                let peers = peers.as_ref();
                 let answer =
-                    webhooks::answer(&internal.store, &internal.sources.load(), request).await;
+                    regions::answer_webhook(store, &sources, peers, &sender, request).await;
                 Ok(answer.map(|body| Either::Right(Full::new(body))))
             });
         }
@@ -105,7 +144,8 @@ impl<S: FullStore> Service<Request<Incoming>> for GatewayService<S> {
             let layer = self.layer.load_full();
             return Box::pin(async move {
                 let (head, _) = request.into_parts();
-                let answer = layer.status(&head).await.unwrap_or_else(not_found);
+                let answer = regions::answer_status(&layer, peers.as_ref(), &sender, &head).await;
+                let answer = answer.unwrap_or_else(not_found);
                 Ok(answer.map(|body| Either::Right(Full::new(body))))
             });
         }

@@ -2,13 +2,15 @@
 
 use bytes::{Bytes, BytesMut};
 use http::header::{ALLOW, CONTENT_TYPE, HeaderValue};
+use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use semel_core::Store;
-use semel_worker::webhook::{Answer, MAX_BODY, Sources, receive};
+use semel_worker::webhook::{Answer, MAX_BODY, Sources};
 
 use crate::config::Config;
+use crate::regions::{self, Sender};
 
 /// Path prefix of the webhook endpoint.
 pub const WEBHOOK_PATH: &str = "/.semel/webhooks/";
@@ -22,33 +24,44 @@ pub fn sources(config: &Config) -> Sources {
 ///
 /// # Cancellation
 /// Dropping the future never loses an event that was acknowledged; see [`receive`].
+///
+/// [`receive`]: semel_worker::webhook::receive
 pub async fn answer<S, B>(store: &S, sources: &Sources, request: Request<B>) -> Response<Bytes>
 where
     S: Store,
     B: Body<Data = Bytes>,
 {
+    regions::answer_webhook(store, sources, None, &Sender::Client, request).await
+}
+
+/// The name of the source that a request is for.
+pub(crate) fn source_of(head: &Parts) -> &str {
+    head.uri.path().strip_prefix(WEBHOOK_PATH).unwrap_or("")
+}
+
+/// Reads a request with an event, or refuses it.
+pub(crate) async fn read<B: Body<Data = Bytes>>(
+    sources: &Sources,
+    request: Request<B>,
+) -> Result<(Parts, Bytes), Response<Bytes>> {
     let (head, body) = request.into_parts();
-    let source = head.uri.path().strip_prefix(WEBHOOK_PATH).unwrap_or("");
     // Checked before the body is read.
-    if sources.find(source).is_none() {
-        return to_response(Answer::UNKNOWN_SOURCE);
+    if sources.find(source_of(&head)).is_none() {
+        return Err(to_response(Answer::UNKNOWN_SOURCE));
     }
     if head.method != Method::POST {
         let mut refused = plain(StatusCode::METHOD_NOT_ALLOWED, "send events with POST\n");
         let headers = refused.headers_mut();
         headers.insert(ALLOW, HeaderValue::from_static("POST"));
-        return refused;
+        return Err(refused);
     }
     match read_body(body).await {
-        BodyRead::Complete(body) => {
-            let now = store.clock().now();
-            to_response(receive(store, sources, source, &head.headers, &body, now).await)
-        }
-        BodyRead::TooLarge => to_response(Answer::TOO_LARGE),
-        BodyRead::Broken => plain(
+        BodyRead::Complete(body) => Ok((head, body)),
+        BodyRead::TooLarge => Err(to_response(Answer::TOO_LARGE)),
+        BodyRead::Broken => Err(plain(
             StatusCode::BAD_REQUEST,
             "the request body ended prematurely\n",
-        ),
+        )),
     }
 }
 
@@ -78,7 +91,7 @@ async fn read_body<B: Body<Data = Bytes>>(body: B) -> BodyRead {
     BodyRead::Complete(all.freeze())
 }
 
-fn to_response(answer: Answer) -> Response<Bytes> {
+pub(crate) fn to_response(answer: Answer) -> Response<Bytes> {
     plain(answer.status, answer.text)
 }
 

@@ -23,6 +23,7 @@ mod execute;
 mod extract;
 mod fingerprint;
 mod heartbeat;
+mod home;
 mod judge;
 mod layer;
 mod loaded_rules;
@@ -65,6 +66,7 @@ pub use self::axum::{
 pub use body::{RequestBody, ResponseBody};
 pub use commit_with::CommitWith;
 pub use contracts::{ContractChange, ContractError, ContractPlan, RulesChange};
+pub use home::{FromRegion, Home, Homes, Relay};
 pub use layer::{Builder, CACHE_BYTES, Drained, Layer, MAX_BUFFERED};
 pub use metrics::names;
 pub use operation::Operation;

@@ -38,6 +38,10 @@ pub mod names {
     /// Requests with a key that looks like personal data, a timestamp or a counter; also labelled
     /// by `reason`.
     pub const KEY_WEAK: &str = "api_idempotency_key_weak_total";
+    /// Requests forwarded to the region that is their key's home, also labelled by `home`.
+    pub const FORWARDED: &str = "api_idempotency_forwarded_total";
+    /// Forwarded requests that the other region did not answer, also labelled by `home`.
+    pub const FORWARD_FAILED: &str = "api_idempotency_forward_failed_total";
     /// How long reserving takes.
     pub const RESERVE_SECONDS: &str = "api_idempotency_reserve_seconds";
     /// How long recording an end takes.
@@ -102,6 +106,24 @@ impl RouteMetrics {
             Label::new("reason", weakness.as_str()),
         ];
         metrics::counter!(names::KEY_WEAK, labels).increment(1);
+    }
+
+    /// Counts a request that is sent to another region, which is one of a configured list.
+    pub(crate) fn count_forwarded(&self, home: &str) {
+        self.count_at(names::FORWARDED, home);
+    }
+
+    /// Counts a forwarded request without a response.
+    pub(crate) fn count_forward_failed(&self, home: &str) {
+        self.count_at(names::FORWARD_FAILED, home);
+    }
+
+    fn count_at(&self, name: &'static str, home: &str) {
+        let labels = vec![
+            Label::new("operation", self.label.clone()),
+            Label::new("home", home.to_owned()),
+        ];
+        metrics::counter!(name, labels).increment(1);
     }
 
     /// Counts a record whose lease a retry found expired.

@@ -20,6 +20,7 @@ use crate::contracts;
 use crate::execute;
 use crate::extract::{self, KeyedRoute};
 use crate::fingerprint::{self, Fingerprinted};
+use crate::home;
 use crate::layer::Layer;
 use crate::reason;
 use crate::reconstruct::replace_stored;
@@ -53,6 +54,9 @@ where
     let (state, rules) = (&layer.state, &layer.rules);
     contracts::ensure_published(layer).await?;
     let extracted = extract::extract(layer, route, request).await?;
+    if let Some(home) = home::locate(rules, &extracted).map_err(|refusal| *refusal)? {
+        return home::forward(layer, extracted, home, service, &span).await;
+    }
     let (fingerprinted, extracted) =
         fingerprint::fingerprint(state, rules.dialect, extracted).await?;
     let fingerprints = match fingerprinted {
@@ -66,7 +70,7 @@ where
             ));
         }
     };
-    let read_at = state.store.erasure_epoch();
+    let (read_at, mut comparisons) = (state.store.erasure_epoch(), 0);
     let mut wait = InFlightWait::new(state, extracted.guard.route.in_flight);
     let mut context = Box::new(AttemptContext::new(
         Arc::clone(state),
@@ -75,7 +79,6 @@ where
         fingerprints,
         span,
     ));
-    let mut comparisons = 0;
     loop {
         let decision = if let Some(decision) = reserve::try_decide(&context) {
             decision

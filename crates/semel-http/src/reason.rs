@@ -40,6 +40,16 @@ const BAD_REQUEST: Reason = Reason {
     detail: "",
 };
 
+/// What refusals have in common that another try may not meet.
+const TRY_LATER: Reason = Reason {
+    status: 503,
+    stripe_status: 503,
+    stripe_type: API,
+    retryable: true,
+    retry_after: true,
+    ..BAD_REQUEST
+};
+
 /// There is no key, and the route needs one.
 pub(crate) static KEY_MISSING: Reason = Reason {
     code: "idempotency_key_missing",
@@ -169,90 +179,72 @@ pub(crate) static NOT_STORED: Reason = Reason {
 pub(crate) static STORE_UNAVAILABLE: Reason = Reason {
     code: "idempotency_store_unavailable",
     title: "Not executed: the store is unavailable",
-    status: 503,
-    stripe_status: 503,
-    stripe_type: API,
     stripe_code: "idempotency_store_unavailable",
-    stripe_should_retry: None,
-    retryable: true,
-    retry_after: true,
-    status_link: false,
     detail: "Nothing was executed, because it could not be recorded. Retry with the same key.",
+    ..TRY_LATER
 };
 
 /// The layer's contracts were refused: see [`crate::contracts`].
 pub(crate) static CONTRACT_CHANGED: Reason = Reason {
     code: "idempotency_contract_changed",
     title: "Not executed: the server's configuration was refused",
-    status: 503,
-    stripe_status: 503,
-    stripe_type: API,
     stripe_code: "idempotency_contract_changed",
-    stripe_should_retry: None,
-    retryable: true,
-    retry_after: true,
-    status_link: false,
     detail: "Nothing was executed. The server was started with a configuration under which it would not recognise earlier requests; its operator has to correct that. Retry later with the same key.",
+    ..TRY_LATER
+};
+
+/// The region that is the key's home did not answer, or not completely.
+pub(crate) static HOME_UNAVAILABLE: Reason = Reason {
+    code: "idempotency_home_unavailable",
+    stripe_code: "idempotency_home_unavailable",
+    title: "The region of this key does not answer",
+    detail: "The record of this key is in another region, which does not answer. The operation may or may not have taken effect there; it is not executed here. Retry with the same key.",
+    ..TRY_LATER
+};
+
+/// The regions do not agree about what decides where a key is executed.
+pub(crate) static REGION_MISMATCH: Reason = Reason {
+    code: "idempotency_region_mismatch",
+    stripe_code: "idempotency_region_mismatch",
+    title: "Not executed: the regions do not agree",
+    detail: "Nothing was executed: the regions of this service do not agree about the home of this key. Retry with the same key.",
+    ..TRY_LATER
 };
 
 /// It was executed, and the store does not answer the final write.
 pub(crate) static OUTCOME_PENDING: Reason = Reason {
     code: "idempotency_outcome_pending",
     title: "Executed, but not recorded yet",
-    status: 503,
-    stripe_status: 503,
-    stripe_type: API,
     stripe_code: "idempotency_outcome_pending",
-    stripe_should_retry: None,
-    retryable: true,
-    retry_after: true,
-    status_link: false,
     detail: "The operation was executed, and its outcome is still being recorded. Retry with the same key to be given it.",
+    ..TRY_LATER
 };
 
 /// The application did not answer whether, or with what, a retry may be answered.
 pub(crate) static REPLAY_UNAVAILABLE: Reason = Reason {
     code: "idempotency_replay_unavailable",
     title: "Executed, but its answer is not available now",
-    status: 503,
-    stripe_status: 503,
-    stripe_type: API,
     stripe_code: "idempotency_replay_unavailable",
-    stripe_should_retry: None,
-    retryable: true,
-    retry_after: true,
-    status_link: false,
     detail: "The operation was executed, and is not executed again. Its answer cannot be fetched at the moment. Retry with the same key to be given it.",
+    ..TRY_LATER
 };
 
 /// The handler reported that nothing happened, without a response of its own.
 pub(crate) static NOT_EXECUTED: Reason = Reason {
     code: "operation_not_executed",
     title: "Not executed",
-    status: 503,
-    stripe_status: 503,
-    stripe_type: API,
     stripe_code: "operation_not_executed",
-    stripe_should_retry: None,
-    retryable: true,
-    retry_after: true,
-    status_link: false,
     detail: "Nothing was executed. Retry with the same key.",
+    ..TRY_LATER
 };
 
 /// The bodies of all requests together are over the limit.
 pub(crate) static OVERLOADED: Reason = Reason {
     code: "server_overloaded",
     title: "Not executed: too many requests at once",
-    status: 503,
-    stripe_status: 503,
-    stripe_type: API,
     stripe_code: "server_overloaded",
-    stripe_should_retry: None,
-    retryable: true,
-    retry_after: true,
-    status_link: false,
     detail: "Nothing was executed by this request: the server holds as many requests and responses as it may. Retry with the same key.",
+    ..TRY_LATER
 };
 
 /// The body is over the route's limit.
@@ -331,15 +323,9 @@ pub(crate) static TENANT_UNRESOLVED: Reason = Reason {
 pub(crate) static TENANT_UNAVAILABLE: Reason = Reason {
     code: "tenant_unavailable",
     title: "Caller cannot be verified now",
-    status: 503,
-    stripe_status: 503,
-    stripe_type: API,
     stripe_code: "tenant_unavailable",
-    stripe_should_retry: None,
-    retryable: true,
-    retry_after: true,
-    status_link: false,
     detail: "The caller of this request cannot be verified now. Nothing was executed. Retry with the same key.",
+    ..TRY_LATER
 };
 
 /// Not a byte of the request reached the upstream.
@@ -371,7 +357,7 @@ pub(crate) static UPSTREAM_FAILED: Reason = Reason {
 
 /// For tests.
 #[cfg(test)]
-pub(crate) static ALL: [&Reason; 24] = [
+pub(crate) static ALL: [&Reason; 26] = [
     &KEY_MISSING,
     &KEY_MALFORMED,
     &KEY_REUSED,
@@ -383,6 +369,8 @@ pub(crate) static ALL: [&Reason; 24] = [
     &NOT_STORED,
     &STORE_UNAVAILABLE,
     &CONTRACT_CHANGED,
+    &HOME_UNAVAILABLE,
+    &REGION_MISMATCH,
     &OUTCOME_PENDING,
     &REPLAY_UNAVAILABLE,
     &NOT_EXECUTED,

@@ -10,6 +10,7 @@ use semel_core::OperationId;
 use semel_core::fingerprint::Hosts;
 use semel_core::key::{Dialect, KeyHasher};
 
+use crate::home::Homes;
 use crate::matching::{RouteLookup, RouteTable};
 use crate::publication::Publication;
 use crate::route::{Error, Guard, IntoRoute, KeyRule, OperationName, Route};
@@ -41,6 +42,8 @@ pub(crate) struct Rules {
     /// How the tenant is found, as it is published.
     pub(crate) tenant_rule: Box<str>,
     pub(crate) publication: Publication,
+    /// The regions, where there are several.
+    pub(crate) homes: Option<Arc<dyn Homes>>,
 }
 
 /// A tenant function without a name: a change of it cannot be noticed.
@@ -75,6 +78,7 @@ impl Rules {
             listed: Vec::new(),
             tenant_rule: CUSTOM_TENANT.into(),
             publication: Publication::default(),
+            homes: None,
         }
     }
 

@@ -15,6 +15,7 @@ use tracing::Instrument as _;
 use crate::body::{RequestBody, ResponseBody, from_bytes};
 use crate::bounds::{BoxError, ByteBody, InnerService};
 use crate::extract::{KeyedRoute, RouteMatch, match_route};
+use crate::home::FromRegion;
 use crate::layer::Layer;
 use crate::outcome::{Outcome, OutcomeKind, ResponseSource, strip};
 use crate::refusal::Refusal;
@@ -93,6 +94,13 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let rules = &self.layer.rules;
         let kind = match match_route(rules, &request) {
+            // It would execute without a record, and the region that sent it guards it.
+            RouteMatch::Pass if request.extensions().get::<FromRegion>().is_some() => {
+                tracing::error!("another region guards a request that no route here guards");
+                Kind::Refused {
+                    response: Some(Refusal::new(&reason::REGION_MISMATCH).render(rules)),
+                }
+            }
             RouteMatch::Pass => Kind::Passed {
                 inner: self.inner.call(request.map(RequestBody::streaming)),
                 rules: Arc::clone(rules),

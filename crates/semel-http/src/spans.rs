@@ -32,6 +32,8 @@ const ATTEMPT: &str = "semel.attempt";
 const DECISION: &str = "semel.decision";
 /// What becomes of the record.
 const OUTCOME: &str = "semel.outcome";
+/// The region that the request was forwarded to.
+const HOME: &str = "semel.home";
 /// As the HTTP conventions call it.
 const STATUS: &str = "http.response.status_code";
 /// Read by OpenTelemetry exporters.
@@ -46,7 +48,13 @@ pub(crate) fn guard(guard: &Guard) -> Span {
         semel.operation.id = Empty,
         semel.attempt = Empty,
         semel.decision = Empty,
+        semel.home = Empty,
     )
+}
+
+/// The request is answered by another region.
+pub(crate) fn forwarded(span: &Span, home: &str) {
+    span.record(HOME, home);
 }
 
 /// Around one reservation.

@@ -191,6 +191,15 @@ impl From<Option<Record>> for Match {
     }
 }
 
+/// Whether the store has a record that a notice may report on.
+///
+/// # Errors
+/// As in [`store`](semel_core::store).
+pub async fn is_known<S: Store>(store: &S, target: &NoticeTarget) -> Result<bool> {
+    let found = find_record(store, target).await?;
+    Ok(!matches!(found, Match::None))
+}
+
 async fn find_record<S: Store>(store: &S, target: &NoticeTarget) -> Result<Match> {
     let found = match target {
         NoticeTarget::Operation(id) => store.find(*id).await?,

@@ -42,7 +42,7 @@ use semel_core::time::micros;
 pub use event::{
     MAX_EQUALS, Match, Meaning, ParsedEvent, RecordSelector, Rules, TenantSelector, Unreadable,
 };
-pub use receive::{Answer, LOOK_AFTER, RECEIVED, receive};
+pub use receive::{Answer, LOOK_AFTER, RECEIVED, find_elsewhere, receive};
 pub use secret::{MAX_SECRETS, MIN_SECRET_BYTES, SecretError};
 pub use sign::Signer;
 pub use signature::{MAX_SIGNATURES, Refused};

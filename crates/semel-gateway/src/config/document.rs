@@ -20,13 +20,14 @@ use zeroize::Zeroizing;
 use super::admin::{self, AdminDocument};
 use super::policy::PolicyDocument;
 use super::problem::{Origin, Problems};
+use super::region::RegionDocument;
 use super::table::Table;
 use super::telemetry::TelemetryDocument;
 use super::{
     CacheUrl, DialectName, Environment, Limits, Listen, OutboxConfig, PolicyConfig, RouteConfig,
     StoreUrl, TenantFrom, TenantRule, TlsConfig, Upstream, WebhookConfig, address, dialect,
-    header_name, hosts, key_storage, limits, outbox, policy, read_file, reconcile, route, tenant,
-    webhook,
+    header_name, hosts, key_storage, limits, outbox, policy, read_file, reconcile, region, route,
+    tenant, webhook,
 };
 use crate::error_pages::ERROR_PATH;
 
@@ -56,6 +57,7 @@ pub(super) struct Document {
     pub(super) admin: AdminDocument,
     pub(super) encryption: Option<Spanned<Keyring>>,
     pub(super) key_hasher: Option<KeyHasher>,
+    pub(super) region: Option<RegionDocument>,
     pub(super) tls: Option<TlsConfig>,
     /// `None` if the rule is missing or invalid.
     pub(super) tenant: Option<TenantFrom>,
@@ -110,13 +112,7 @@ impl Document {
             .as_ref()
             .is_some_and(|table| table.key_span("from").is_some());
         let tenant = tenant::read(tenant_table, tenant, environment, problems);
-        let one_tenant = match &tenant {
-            // Without a valid rule, what depends on it is not reported as well.
-            Some(TenantFrom::None) | None => Some(semel_http::tenant::ONLY_ONE),
-            Some(
-                TenantFrom::Authorization { .. } | TenantFrom::Header(_) | TenantFrom::Jwt { .. },
-            ) => None,
-        };
+        let one_tenant = one_tenant(tenant.as_ref());
         let policy = policy::read(top.table("policy", "[policy]"));
         let dead_letter_unreconciled = top
             .table("worker", "[worker]")
@@ -131,6 +127,8 @@ impl Document {
             },
         };
         let routes = route::read(top.tables("route", "[[route]]"), &context);
+        let region = top.table("region", "[region]");
+        let region = region.and_then(|table| region::read(table, environment));
         let bodies = |policy: &PolicyConfig| policy.max_request.max(policy.max_response);
         let max_body = routes.iter().map(|route| bodies(&route.policy));
         let max_body = max_body.fold(bodies(&policy.routes), u64::max);
@@ -168,6 +166,7 @@ impl Document {
             admin,
             encryption,
             key_hasher: key_storage.hasher,
+            region,
             tls,
             tenant,
             tenant_given,
@@ -179,6 +178,17 @@ impl Document {
             outbox,
             telemetry,
         })
+    }
+}
+
+/// The name of the only tenant, where there is one.
+fn one_tenant(tenant: Option<&TenantFrom>) -> Option<&'static str> {
+    match tenant {
+        // Without a valid rule, what depends on it is not reported as well.
+        Some(TenantFrom::None) | None => Some(semel_http::tenant::ONLY_ONE),
+        Some(TenantFrom::Authorization { .. } | TenantFrom::Header(_) | TenantFrom::Jwt { .. }) => {
+            None
+        }
     }
 }
 

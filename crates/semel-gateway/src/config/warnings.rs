@@ -1,5 +1,6 @@
 //! Settings that are valid, and probably not meant.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use semel_http::KeyRule;
@@ -20,6 +21,20 @@ impl Config {
                  credential is another tenant's, and executes again; prefer `from = \"jwt:sub\"`"
                     .to_owned(),
             );
+        }
+        for (name, address) in self.region.iter().flat_map(|it| &it.table().regions) {
+            let is_loopback = || {
+                address
+                    .host()
+                    .parse()
+                    .is_ok_and(|ip: IpAddr| ip.is_loopback())
+            };
+            if !address.is_secure() && !is_loopback() {
+                warnings.push(format!(
+                    "[region]: the address of {name:?} is not https: requests and the secret of the \
+                     regions are sent unencrypted; only within a private network"
+                ));
+            }
         }
         let mut short = |name: &str, retention: Duration| {
             if retention < SHORT_RETENTION {

@@ -6,8 +6,9 @@ use http::uri::{Authority, PathAndQuery};
 use http::{Extensions, Method, StatusCode, Uri, Version, request, response};
 use http_body::Body;
 use ipnet::IpNet;
-use semel_http::Operation;
+use semel_http::{FromRegion, Operation};
 
+use crate::regions::RegionRequest;
 use crate::server::Peer;
 
 const OPERATION_ID: HeaderName = HeaderName::from_static("semel-operation-id");
@@ -90,7 +91,8 @@ pub(crate) fn request<B: Body>(
         .or_insert_with(|| target.host.clone())
         .clone();
     if let Some(peer) = parts.extensions.get::<Peer>() {
-        if !target.trusts(peer) {
+        // Another region has added its own client to what its proxies said.
+        if !target.trusts(peer) && parts.extensions.get::<FromRegion>().is_none() {
             remove_forwarded(&mut parts.headers);
         }
         add_forwarded(&mut parts.headers, peer, host);
@@ -118,6 +120,9 @@ pub(crate) fn response(parts: &mut response::Parts) {
 /// Adds what Semel tells the application about the operation. The only place that does: the
 /// same headers from outside were removed just before.
 fn annotate(headers: &mut HeaderMap, extensions: &Extensions) {
+    if let Some(region) = extensions.get::<RegionRequest>() {
+        region.sign(headers);
+    }
     let Some(operation) = extensions.get::<Operation>() else {
         return;
     };

@@ -65,8 +65,16 @@ pub enum Error {
         /// Why not.
         source: ConfigError,
     },
+    /// The address of another region cannot be used.
+    #[error("cannot use the address of region {name:?}: {source}")]
+    Region {
+        /// The region.
+        name: String,
+        /// Why not.
+        source: ConfigError,
+    },
     /// There are no root certificates to verify the upstream's certificate with.
-    #[error("cannot verify the certificate of an https upstream: {0}")]
+    #[error("cannot verify the certificates of https servers: {0}")]
     RootCertificates(String),
     /// The certificate or its key cannot be used.
     #[error("cannot use the certificate in [tls]: {0}")]

@@ -39,6 +39,12 @@ pub(super) async fn reload<S: Store>(
     config.upstream.clone_from(&running.upstream);
     // With another hash the store's records would not be found, and their retries execute again.
     config.key_hasher.clone_from(&running.key_hasher);
+    // A change of the list, or of how a key is found, needs the consent of all regions.
+    if let Some(problem) = regions_changed(running, &config) {
+        tracing::error!("{problem}; the running configuration stays in use");
+        return;
+    }
+    config.region.clone_from(&running.region);
     let rebuilt = match rebuild_layer(&config, layer) {
         Ok(rebuilt) => rebuilt
             .publish()
@@ -62,6 +68,18 @@ pub(super) async fn reload<S: Store>(
     }
 }
 
+/// Why a running process cannot take over a configuration whose keys have other homes.
+fn regions_changed(running: &Config, loaded: &Config) -> Option<&'static str> {
+    let is_same = match (&running.region, &loaded.region) {
+        (Some(running), Some(loaded)) => running.is_same_list(loaded),
+        (running, loaded) => running.is_none() && loaded.is_none(),
+    };
+    (!is_same).then_some(
+        "with several regions, [region] and the settings by which a key is found (`header`, \
+         `dialect`, [tenant] from, `key_storage`) change at a restart only",
+    )
+}
+
 /// The changed keys that a running process cannot apply.
 fn needs_restart(running: &Config, loaded: &Config) -> Vec<&'static str> {
     let admin = |config: &Config| config.admin.listen.address();
@@ -72,6 +90,13 @@ fn needs_restart(running: &Config, loaded: &Config) -> Vec<&'static str> {
         (
             "trusted_proxies",
             running.trusted_proxies != loaded.trusted_proxies,
+        ),
+        (
+            "region",
+            match (&running.region, &loaded.region) {
+                (Some(running), Some(loaded)) => !running.is_same(loaded),
+                (running, loaded) => running.is_some() || loaded.is_some(),
+            },
         ),
         ("store", running.store != loaded.store),
         ("cache", running.cache != loaded.cache),

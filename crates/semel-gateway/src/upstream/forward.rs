@@ -9,12 +9,13 @@ use bytes::Bytes;
 use http::header::LOCATION;
 use http::uri::PathAndQuery;
 use http::{Request, Response};
-use semel_http::{Operation, Outcome};
+use semel_http::{Operation, Outcome, Relay};
 use tower_service::Service;
 
 use super::error::BoxError;
 use super::{Body, Error, Stage, Upstream};
 use crate::hygiene::outbound::changes_scheme_only;
+use crate::regions::Peers;
 use crate::telemetry;
 
 /// Forwards each request to the upstream once. A failure becomes an [`Outcome`] that says whether
@@ -23,13 +24,27 @@ use crate::telemetry;
 pub struct Forward {
     upstream: Upstream,
     timeout: Duration,
+    peers: Option<Peers>,
 }
 
 impl Forward {
     /// Forwards to `upstream`. `timeout` bounds the wait for the response head of unguarded requests;
     /// guarded requests are bounded by the layer.
     pub fn new(upstream: Upstream, timeout: Duration) -> Self {
-        Self { upstream, timeout }
+        Self {
+            upstream,
+            timeout,
+            peers: None,
+        }
+    }
+
+    /// Sends the requests for other regions there.
+    pub fn with_peers(self, peers: Option<Peers>) -> Self {
+        Self { peers, ..self }
+    }
+
+    pub(crate) fn peers(&self) -> Option<&Peers> {
+        self.peers.as_ref()
     }
 }
 
@@ -47,7 +62,13 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let Self { upstream, timeout } = self.clone();
+        if let Some(relay) = request.extensions().get::<Relay>().cloned() {
+            let peers = self.peers.clone();
+            return Box::pin(async move { Ok(send_home(peers, &relay, request).await) });
+        }
+        let Self {
+            upstream, timeout, ..
+        } = self.clone();
         let operation = request.extensions().get::<Operation>().cloned();
         let path = operation
             .as_ref()
@@ -69,6 +90,27 @@ where
             Ok(answer.unwrap_or_else(|error| failed(&error, operation)))
         })
     }
+}
+
+/// Sends a request to the region that is its key's home. Nothing executes here, however it fails.
+async fn send_home<B>(
+    peers: Option<Peers>,
+    relay: &Relay,
+    mut request: Request<B>,
+) -> Response<Body>
+where
+    B: http_body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    telemetry::request::inject_parent(request.headers_mut());
+    let Some(peers) = peers else {
+        return Outcome::unreachable().into_response();
+    };
+    peers.send(relay, request).await.unwrap_or_else(|error| {
+        let home = &*relay.home;
+        tracing::warn!(home, error, "cannot forward a request to its home");
+        Outcome::unknown("home_unavailable").into_response()
+    })
 }
 
 /// Logs once that the application redirects guarded requests to themselves under another scheme. It

@@ -16,6 +16,7 @@ mod admin_api;
 mod boundary;
 mod console;
 mod deploy;
+mod regions;
 mod replay_requests;
 mod support;
 mod transport_clients;

@@ -4,6 +4,7 @@ use std::fmt;
 
 use semel_core::contract::{
     Contracts, IdentityContract, MAX_DOCUMENT, MAX_RULE_SETS, OperationMatch, RecordsInUse,
+    RegionList,
 };
 use semel_core::store;
 
@@ -115,6 +116,9 @@ impl fmt::Display for ContractChange {
         if let Some(at) = last_window_ends {
             write!(f, ", the last window ends at {}", http_date(at))?;
         }
+        if let Some(problem) = self.region_refusal() {
+            write!(f, "; {problem}")?;
+        }
         Ok(())
     }
 }
@@ -122,7 +126,12 @@ impl fmt::Display for ContractChange {
 impl ContractChange {
     /// Whether publishing is refused because of this change.
     pub fn is_refused(&self) -> bool {
-        !self.accepted && self.in_use.protect_retries()
+        !self.accepted && (self.in_use.protect_retries() || self.region_refusal().is_some())
+    }
+
+    fn region_refusal(&self) -> Option<String> {
+        let to = self.to.as_ref()?;
+        RegionList::refusal(self.from.as_ref()?.regions.as_ref(), to.regions.as_ref())
     }
 }
 

@@ -83,6 +83,7 @@ fn identity(rules: &Rules, guard: &Arc<Guard>) -> Option<IdentityContract> {
         .into(),
         tenant: rules.tenant_rule.clone(),
         match_exactly: guard.route.match_exactly,
+        regions: rules.homes.as_ref().map(|homes| homes.list()),
     })
 }
 
@@ -99,13 +100,10 @@ pub(super) fn changes(
         let from_name = effective_name(route, &from.identity);
         let is_same = to.as_ref().is_some_and(|to| {
             effective_name(route, to) == from_name
-                && (&to.key_scope, &to.key, &to.tenant, to.match_exactly)
-                    == (
-                        &from.identity.key_scope,
-                        &from.identity.key,
-                        &from.identity.tenant,
-                        from.identity.match_exactly,
-                    )
+                && IdentityContract {
+                    operation: from.identity.operation.clone(),
+                    ..to.clone()
+                } == from.identity
         });
         let from_exactly = from.identity.match_exactly;
         let from = Some(from.identity.clone());

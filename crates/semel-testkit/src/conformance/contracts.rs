@@ -2,7 +2,7 @@
 
 use semel_core::contract::{
     Acceptance, Contracts, IdentityContract, OperationMatch, PublishedRoute, PublishedRules,
-    RecordFilter, RecordsInUse, Rollback,
+    RecordFilter, RecordsInUse, RegionAgreement, RegionList, Rollback,
 };
 use semel_core::fingerprint::RulesId;
 use semel_core::{Decision, Fingerprint, Fingerprints, Reserve};
@@ -20,6 +20,11 @@ fn contracts(name: &str) -> Contracts {
         key: "idempotency-key (ietf)".into(),
         tenant: "header:x-account-id".into(),
         match_exactly: true,
+        regions: Some(RegionList {
+            version: 7,
+            names: vec!["eu".into(), "us".into()],
+            tenant_homes: Some("a hash".into()),
+        }),
     };
     Contracts {
         routes: vec![PublishedRoute {
@@ -46,6 +51,10 @@ fn contracts(name: &str) -> Contracts {
             record: "a record".into(),
             accepted: None,
         }],
+        regions: Some(RegionAgreement {
+            list: "a hash".into(),
+            confirmed: true,
+        }),
     }
 }
 

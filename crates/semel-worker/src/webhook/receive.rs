@@ -8,7 +8,7 @@ use semel_core::Timestamp;
 use semel_core::inbox::{Handling, Message, Receipt};
 
 use super::{MAX_BODY, Meaning, Source, Sources};
-use crate::notice::{self, Applied, Notice};
+use crate::notice::{self, Applied, Notice, NoticeTarget};
 
 /// Deliveries, by `source` and `result`.
 pub const RECEIVED: &str = "semel_webhook_received_total";
@@ -78,6 +78,43 @@ pub async fn receive<S: Store>(
             Answer::TAKEN
         }
         Meaning::Notice(notice) => store_and_apply(store, source, &reading.id, &notice).await,
+    }
+}
+
+/// What a verified event reports on, if its record is not in this store: with several stores it may
+/// be in another one. `None` for every event that [`receive`] should have.
+///
+/// # Errors
+/// The answer to the sender where the store cannot be asked.
+pub async fn find_elsewhere<S: Store>(
+    store: &S,
+    sources: &Sources,
+    source: &str,
+    headers: &HeaderMap,
+    body: &[u8],
+    now: Timestamp,
+) -> Result<Option<NoticeTarget>, Answer> {
+    let reading = sources.find(source).and_then(|source| {
+        let verified = source.verify(headers, body, now).ok()?;
+        Some((source, source.read(&verified).ok()?))
+    });
+    let Some((source, reading)) = reading else {
+        return Ok(None);
+    };
+    let Meaning::Notice(notice) = reading.meaning else {
+        return Ok(None);
+    };
+    match notice::is_known(store, &notice.target).await {
+        Ok(true) => Ok(None),
+        Ok(false) => {
+            count(source, "elsewhere");
+            Ok(Some(notice.target))
+        }
+        Err(error) => {
+            count(source, "store_error");
+            tracing::error!(source = source.name(), %error, "the record of a webhook event could not be looked up; the sender retries");
+            Err(Answer::UNAVAILABLE)
+        }
     }
 }
 
