@@ -19,7 +19,7 @@
 //! ```
 
 mod faults;
-mod network;
+pub mod network;
 mod patroni;
 mod start;
 

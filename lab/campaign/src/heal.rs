@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -44,16 +45,16 @@ pub(crate) struct Recovery {
 
 /// An operation in the operators' list.
 #[derive(Clone, Debug)]
-struct Listed {
-    id: String,
-    status: String,
+pub(crate) struct Listed {
+    pub(crate) id: String,
+    pub(crate) status: String,
     /// As the history names it.
     route: &'static str,
 }
 
 /// A charge in the ledger.
 #[derive(Clone, Debug)]
-struct Charge(Value);
+pub(crate) struct Charge(Value);
 
 impl Recovery {
     pub(crate) async fn heal(&self, random: &mut Random) -> Result<()> {
@@ -196,15 +197,7 @@ impl Recovery {
 
     /// Charges by the operation that they were made for.
     fn ledger(&self) -> Result<HashMap<String, Charge>> {
-        let text = fs::read_to_string(&self.test_bed.ledger).context("the ledger")?;
-        let mut charges = HashMap::new();
-        for line in text.lines() {
-            let charge: Value = serde_json::from_str(line).context("a line of the ledger")?;
-            if let Some(id) = charge["metadata"]["operation_id"].as_str() {
-                charges.entry(id.to_owned()).or_insert(Charge(charge));
-            }
-        }
-        Ok(charges)
+        charges(&self.test_bed.ledger)
     }
 
     /// Shares work among all clients.
@@ -214,23 +207,47 @@ impl Recovery {
         random: &mut Random,
         perform: impl AsyncFn(&mut Client, &Operation, OperationIndex),
     ) {
-        let work = Mutex::new(work);
-        let next = || work.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let clients = (0..self.clients).map(|_| {
-            let mut client = Client::new(self.shared.clone(), random.fork());
-            let (next, perform) = (&next, &perform);
-            async move {
-                while let Some((operation, index)) = next() {
-                    perform(&mut client, &operation, index).await;
-                }
-            }
-        });
-        join_all(clients).await;
+        each(&self.shared, self.clients, work, random, perform).await;
     }
 }
 
+/// Charges by the operation that they were made for.
+pub(crate) fn charges(ledger: &Path) -> Result<HashMap<String, Charge>> {
+    let text = fs::read_to_string(ledger).context("the ledger")?;
+    let mut charges = HashMap::new();
+    for line in text.lines() {
+        let charge: Value = serde_json::from_str(line).context("a line of the ledger")?;
+        if let Some(id) = charge["metadata"]["operation_id"].as_str() {
+            charges.entry(id.to_owned()).or_insert(Charge(charge));
+        }
+    }
+    Ok(charges)
+}
+
+/// Shares work among so many clients.
+pub(crate) async fn each(
+    shared: &Shared,
+    clients: usize,
+    work: Vec<(Operation, OperationIndex)>,
+    random: &mut Random,
+    perform: impl AsyncFn(&mut Client, &Operation, OperationIndex),
+) {
+    let work = Mutex::new(work);
+    let next = || work.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    let clients = (0..clients).map(|_| {
+        let mut client = Client::new(shared.clone(), random.fork());
+        let (next, perform) = (&next, &perform);
+        async move {
+            while let Some((operation, index)) = next() {
+                perform(&mut client, &operation, index).await;
+            }
+        }
+    });
+    join_all(clients).await;
+}
+
 /// All of a list, page by page.
-async fn list(admin: SocketAddr, filter: &str) -> Result<Vec<Listed>> {
+pub(crate) async fn list(admin: SocketAddr, filter: &str) -> Result<Vec<Listed>> {
     let mut found = Vec::new();
     let mut cursor = String::new();
     loop {
@@ -256,7 +273,7 @@ async fn list(admin: SocketAddr, filter: &str) -> Result<Vec<Listed>> {
     }
 }
 
-async fn decide(
+pub(crate) async fn decide(
     recorder: &Recorder,
     admin: SocketAddr,
     listed: &Listed,

@@ -317,12 +317,30 @@ fn parse(received: &[u8]) -> Result<Option<(Answer, usize)>> {
     Ok(Some((answer, length)))
 }
 
+/// What operators of a gateway with a token send; all others ignore it.
+pub(crate) const ADMIN_TOKEN: &str = "an-operator-of-the-campaign";
+
+/// Sends a payment that the application refuses, with a key. Returns the status of the response.
+pub(crate) async fn send_empty_payment(to: SocketAddr) -> Option<u16> {
+    let request = "POST /unkeyed/payments HTTP/1.1\r\nHost: shop.example\r\n\
+         Authorization: Bearer tenant-without-payments\r\nIdempotency-Key: \"a-key-of-no-payment\"\r\n\
+         Content-Type: application/json\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}";
+    let mut connections = Connections::patient(OPERATORS_PATIENCE);
+    let endpoint = Endpoint::plain(to);
+    let sent = connections.call(&endpoint, request.as_bytes(), SendMode::Normal);
+    match sent.await {
+        Reply::Answer(answer) => Some(answer.status),
+        Reply::Refused | Reply::Nothing(_) => None,
+    }
+}
+
 /// Asks for JSON, or tells it; for operators, the provider and the application.
 pub(crate) async fn ask(to: SocketAddr, path: &str, body: Option<&Value>) -> Result<Value> {
     let text = body.map(Value::to_string).unwrap_or_default();
     let method = if body.is_some() { "POST" } else { "GET" };
     let request = format!(
         "{method} {path} HTTP/1.1\r\nHost: {to}\r\nContent-Type: application/json\r\n\
+         Authorization: Bearer {ADMIN_TOKEN}\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n{text}",
         text.len()
     );

@@ -10,7 +10,7 @@ use crate::process::{Process, free_address};
 use crate::tls::Tls;
 
 /// Less than the gateways wait for the application.
-const PROVIDER_TIMEOUT_MS: &str = "2500";
+pub(crate) const PROVIDER_TIMEOUT_MS: &str = "2500";
 /// The configuration of the gateways with TLS.
 pub(crate) const WITH_TLS: &str = "shared-tls.toml";
 

@@ -7,7 +7,8 @@
 //! finishes every operation at the end. The checker then compares the clients' history with the ledger.
 //!
 //! With `--cluster` the gateways and the worker share a PostgreSQL cluster with failover instead
-//! ([`cluster`]), and the phases are those of its faults.
+//! ([`cluster`]), and the phases are those of its faults. With `--regions` there are three stores, each
+//! in a network of its own ([`regions`]).
 #![allow(
     clippy::print_stdout,
     reason = "this is a command for a person or a build log to read"
@@ -33,6 +34,7 @@ mod random;
 mod record;
 mod redis;
 mod redis_pair;
+mod regions;
 mod result;
 mod test_bed;
 mod tls;
@@ -99,6 +101,9 @@ struct Arguments {
     /// A DynamoDB table instead of a PostgreSQL server, and its faults
     #[arg(long, conflicts_with = "cluster")]
     dynamodb: bool,
+    /// Three regions, each with its own store, and cut links between them
+    #[arg(long, conflicts_with_all = ["cluster", "dynamodb", "phases"])]
+    regions: bool,
     /// Pass although this machine cannot inject every fault
     #[arg(long)]
     allow_skips: bool,
@@ -158,6 +163,13 @@ async fn campaign(arguments: &Arguments) -> Result<bool> {
         bail!("{} holds an earlier run: remove it", place.display());
     }
     let seed = arguments.seed.unwrap_or_else(any_seed);
+    if arguments.regions {
+        let programs = Programs {
+            semel: absolute(&arguments.semel)?,
+            payments: absolute(&arguments.payments)?,
+        };
+        return regions::campaign(arguments, &programs, &absolute(place)?, seed).await;
+    }
     let mut phases = plan::draw(seed, mode, arguments.short, &arguments.phases);
     let schedule = place.join("schedule.json");
     // Before anything is started, so that a run that dies can be repeated.

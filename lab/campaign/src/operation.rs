@@ -276,6 +276,11 @@ impl Operations {
         (operation, OperationIndex(wanted.len() - 1))
     }
 
+    /// No client sends any of these again.
+    pub(crate) fn forget_all(&self) {
+        self.lock().clear();
+    }
+
     fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
     }

@@ -43,7 +43,7 @@ const SMALL_DISK: u64 = 384 << 20;
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(50);
 /// An admin request that succeeds once the store is open.
-const STORE_IS_OPEN: &str = "/api/v1/operations?limit=1";
+pub(crate) const STORE_IS_OPEN: &str = "/api/v1/operations?limit=1";
 
 /// The system under test. Dropping it stops every process.
 #[derive(Debug)]
@@ -323,7 +323,7 @@ impl TestBed {
 }
 
 /// Waits until a request is answered.
-async fn wait_for_answer(address: SocketAddr, path: &str) -> Result<()> {
+pub(crate) async fn wait_for_answer(address: SocketAddr, path: &str) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     loop {
         match http::ask(address, path, None).await {

@@ -137,6 +137,27 @@ pub(crate) fn run_dynamodb(root: &Path, may_install: bool, run: &Run) -> Result<
     Ok(())
 }
 
+/// Runs the campaign of three regions, records its result, and fails if it fails.
+pub(crate) fn run_regions(root: &Path, may_install: bool, run: &Run) -> Result<()> {
+    let short = run.short;
+    let interrupt = Interrupt::listen()?;
+    for (program, package) in &CLUSTER_PROGRAMS[1..3] {
+        servers::ensure_program(program, package, may_install);
+    }
+    build(root, short, &interrupt)?;
+    let target = target_directory(root)?;
+    let programs = target.join(if short { "debug" } else { DIST });
+    let place = target.join("campaign");
+    fs::create_dir_all(&place)?;
+    let mut campaign = command(root, &programs, fresh(&place.join("regions"))?, run);
+    campaign.arg("--regions");
+    let called = called("cargo xtask campaign --regions", run);
+    if !part(root, "regions", &called, &mut campaign, &place, &interrupt)? {
+        bail!("the campaign of several regions failed, or does not count: see above");
+    }
+    Ok(())
+}
+
 /// The campaign, which keeps its files in a directory.
 fn command(root: &Path, programs: &Path, keep: &Path, run: &Run) -> Command {
     let mut campaign = Command::new(programs.join("semel-campaign"));

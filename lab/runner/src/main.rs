@@ -46,6 +46,9 @@ enum Task {
         /// The faults of a DynamoDB table instead: ten minutes
         #[arg(long, conflicts_with = "cluster")]
         dynamodb: bool,
+        /// Three regions instead, with cut links between them: ten minutes
+        #[arg(long, conflicts_with_all = ["cluster", "dynamodb", "phases"])]
+        regions: bool,
         /// Repeat the schedule of another run
         #[arg(long)]
         seed: Option<u64>,
@@ -113,6 +116,7 @@ fn perform(task: Task) -> Result<()> {
             short,
             cluster,
             dynamodb,
+            regions,
             seed,
             clients,
             phases,
@@ -122,6 +126,8 @@ fn perform(task: Task) -> Result<()> {
                 campaign::run_cluster
             } else if dynamodb {
                 campaign::run_dynamodb
+            } else if regions {
+                campaign::run_regions
             } else {
                 campaign::run_all
             };

@@ -221,6 +221,10 @@ impl Smoke<'_> {
                 Box::new(|| self.run("campaign", &mut self.campaign())),
             ),
             (
+                "campaign: regions".to_owned(),
+                Box::new(|| self.run("campaign-regions", &mut self.regions())),
+            ),
+            (
                 "kill walk".to_owned(),
                 Box::new(|| {
                     let mut tests = cargo(self.root);
@@ -302,6 +306,19 @@ impl Smoke<'_> {
             .arg(self.directory.join("campaign.json"))
             .args(["--short", "--allow-skips", "--clients", "8"])
             .args(["--phases", PHASES]);
+        command
+    }
+
+    fn regions(&self) -> Command {
+        let mut command = self.program("semel-campaign");
+        command
+            .arg("--semel")
+            .arg(self.programs.join("semel"))
+            .arg("--payments")
+            .arg(self.programs.join("payments"))
+            .arg("--json")
+            .arg(self.directory.join("regions.json"))
+            .args(["--regions", "--short", "--allow-skips", "--clients", "8"]);
         command
     }
 

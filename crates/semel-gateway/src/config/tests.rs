@@ -9,6 +9,7 @@ use super::*;
 mod key_storage;
 mod out_of_band;
 mod outbox;
+mod region;
 mod telemetry;
 mod tenant;
 mod wrong;

@@ -151,7 +151,9 @@ mod tests {
             .collect();
         assert_eq!(
             homes,
-            ["?", "?", "?", "?", "?", "?", "?", "?", "?", "?", "?", "?"]
+            [
+                "ap", "us", "us", "us", "ap", "ap", "ap", "ap", "ap", "eu", "ap", "us"
+            ]
         );
     }
 

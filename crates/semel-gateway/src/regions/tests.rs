@@ -38,10 +38,10 @@ fn sent_by(sender: &Regions, home: &str) -> HeaderMap {
 fn a_request_of_another_region_is_taken_and_its_headers_are_removed() {
     let mut headers = sent_by(&us(), "eu");
     headers.insert("idempotency-key", "k".parse().unwrap());
-    match eu().sender(&mut headers) {
-        Sender::Region(from) => assert_eq!(from.identity, Some(IdentityHash([7; 16]))),
-        other => panic!("{other:?}"),
-    }
+    let Sender::Region(from) = eu().sender(&mut headers) else {
+        panic!("it is refused");
+    };
+    assert_eq!(from.identity, Some(IdentityHash([7; 16])));
     assert_eq!(headers.len(), 1);
     assert!(matches!(eu().sender(&mut headers), Sender::Client));
 }
@@ -89,10 +89,10 @@ fn a_request_is_refused_unless_all_of_its_claims_are_right() {
         (other_rule, true),
     ] {
         let shown = format!("{headers:?}");
-        match eu().sender(&mut headers) {
-            Sender::Refused { has_token, .. } => assert_eq!(has_token, expects_token, "{shown}"),
-            other => panic!("{other:?} for {shown}"),
-        }
+        let Sender::Refused { has_token, .. } = eu().sender(&mut headers) else {
+            panic!("{shown}");
+        };
+        assert_eq!(has_token, expects_token, "{shown}");
         assert!(headers.is_empty(), "{shown}");
     }
 }

@@ -42,11 +42,11 @@ done
 "#;
 
 /// The last byte of a host's address.
-pub(super) type Host = u8;
+pub type Host = u8;
 
 /// Which packets a host loses, at its own interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Loss {
+pub enum Loss {
     /// All that others send to it.
     Incoming,
     /// All that it sends.
@@ -57,14 +57,17 @@ pub(super) enum Loss {
 
 /// Dropping it ends every process in it, and removes it.
 #[derive(Debug)]
-pub(super) struct Network {
+pub struct Network {
     number: u8,
     janitor: Child,
 }
 
 impl Network {
     /// Creates the hosts. The directories are those that their processes use.
-    pub(super) fn create(hosts: &[Host], directories: &[&Path]) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// This machine allows no namespaces.
+    pub fn create(hosts: &[Host], directories: &[&Path]) -> io::Result<Self> {
         let number = (0..NETWORKS)
             .find(|number| {
                 // Fails where another run has that number.
@@ -112,19 +115,23 @@ impl Network {
         Ok(())
     }
 
-    pub(super) fn address(&self, host: Host) -> Ipv4Addr {
+    /// The address of a host.
+    pub fn address(&self, host: Host) -> Ipv4Addr {
         Ipv4Addr::new(10, 77, self.number, host)
     }
 
     /// A command that runs a program on a host. It replaces itself with the program.
-    pub(super) fn command(&self, host: Host) -> Command {
+    pub fn command(&self, host: Host) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &namespace(self.number, host)]);
         command
     }
 
     /// Kills every process of a host. They have ended when this returns.
-    pub(super) async fn kill(&self, host: Host) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// `ip` fails.
+    pub async fn kill(&self, host: Host) -> io::Result<()> {
         loop {
             let processes = self.processes(host)?;
             if processes.is_empty() {
@@ -137,7 +144,10 @@ impl Network {
     }
 
     /// Stops every process of a host, also those that are started meanwhile.
-    pub(super) fn stop(&self, host: Host) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// `ip` fails.
+    pub fn stop(&self, host: Host) -> io::Result<()> {
         let mut stopped = BTreeSet::new();
         loop {
             let running = self.processes(host)?;
@@ -150,13 +160,19 @@ impl Network {
     }
 
     /// Lets the stopped processes of a host go on.
-    pub(super) fn resume(&self, host: Host) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// `ip` fails.
+    pub fn resume(&self, host: Host) -> io::Result<()> {
         send(&self.processes(host)?, Signal::CONT);
         Ok(())
     }
 
     /// Loses packets silently until [`heal`](Self::heal).
-    pub(super) fn lose(&self, host: Host, loss: Loss) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// `iptables` fails.
+    pub fn lose(&self, host: Host, loss: Loss) -> io::Result<()> {
         match loss {
             Loss::Incoming => self.filter(host, &format!("-A INPUT -i {INTERFACE} -j DROP")),
             Loss::Outgoing => self.filter(host, &format!("-A OUTPUT -o {INTERFACE} -j DROP")),
@@ -169,7 +185,10 @@ impl Network {
     }
 
     /// A host loses no more packets.
-    pub(super) fn heal(&self, host: Host) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// `iptables` fails.
+    pub fn heal(&self, host: Host) -> io::Result<()> {
         self.filter(host, "-F")
     }
 
