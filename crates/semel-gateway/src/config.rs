@@ -274,21 +274,8 @@ impl Source {
                  use \"sqlite:semel.db\", or add --allow-volatile for a test",
             );
         }
-        if let Some(outbox) = &document.outbox
-            && store == StoreUrl::Memory
-        {
-            problems.at(
-                outbox.span(),
-                "[outbox] needs a database that the application can write to: use a SQLite or \
-                 PostgreSQL store instead of `memory:`",
-            );
-        }
-        if let (Some(outbox), StoreUrl::Dynamodb(_)) = (&document.outbox, &store) {
-            problems.at(
-                outbox.span(),
-                "[outbox] is not supported with DynamoDB: publish from the Streams of the \
-                 application's table, or use a PostgreSQL store",
-            );
+        if let Some(outbox) = &document.outbox {
+            outbox::check_store(outbox.span(), &store, problems);
         }
         let reuse_port = address::merge_reuse_port(document.reuse_port, &store, problems);
         let cache = settings.resolve(None, "", "SEMEL_CACHE", document.cache);

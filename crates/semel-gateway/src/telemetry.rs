@@ -37,7 +37,7 @@ const EXECUTE_BUCKETS: [f64; 12] = [
 /// sample takes memory.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
-const COUNTERS: [(&str, &str); 13] = [
+const COUNTERS: [(&str, &str); 15] = [
     (names::CREATED, "First requests with their key"),
     (
         names::REPLAY,
@@ -77,6 +77,14 @@ const COUNTERS: [(&str, &str); 13] = [
         "Reservations without an execution that could not be returned",
     ),
     (names::UNGUARDED, "Requests forwarded without a key"),
+    (
+        names::FORWARDED,
+        "Requests forwarded to the region that is their home",
+    ),
+    (
+        names::FORWARD_FAILED,
+        "Forwarded requests that the other region did not answer",
+    ),
     (
         names::KEY_WEAK,
         "Requests whose key looks like an e-mail address, a card number, a timestamp or a counter",

@@ -3,50 +3,40 @@
 //!
 //! Clients send every request to any region, also the retries of one key.
 
+mod deployment;
+
 use std::collections::HashMap;
 use std::fs;
-use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use semel_campaign_checker::history::Run;
-use semel_testkit::cluster::network::{Host, Loss, Network};
-use serde_json::{Value, json};
+use semel_testkit::cluster::network::Network;
+use serde_json::json;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
 use crate::Arguments;
 use crate::client::{Client, Gateway, Shared, Traffic};
-use crate::deploy::Settings;
 use crate::heal::{Charge, charges, decide, each, list};
 use crate::http;
-use crate::launcher::{PROVIDER_TIMEOUT_MS, Programs};
+use crate::launcher::Programs;
 use crate::operation::{Leg, Operations};
-use crate::process::{Process, free_address};
 use crate::random::Random;
 use crate::record::Recorder;
 use crate::result;
-use crate::test_bed::{LEDGER, STORE_IS_OPEN, wait_for_answer};
+use crate::test_bed::{STORE_IS_OPEN, wait_for_answer};
+use deployment::{REGIONS, Regions};
 
-/// A namespace each, by the last byte of its address.
-const REGIONS: [(&str, Host); 3] = [("ap", 1), ("eu", 2), ("us", 3)];
-/// The namespace of this process, which the provider and the clients are in.
-const OURS: Host = 254;
-const GATEWAY_PORT: u16 = 8080;
-const ADMIN_PORT: u16 = 8081;
-const APP_PORT: u16 = 3000;
-/// Longer than a guarded request takes at its home: three seconds, and a wait of two.
-const FORWARD_TIMEOUT: &str = "6s";
 /// What the long run and the short one need: cut links, kills and operations.
 const LONG: [usize; 3] = [200, 60, 50_000];
 const SHORT: [usize; 3] = [4, 3, 200];
 /// How long clients work after the list has changed.
 const AFTER_CHANGE: Duration = Duration::from_secs(20);
 /// A list is in use once a new key is executed by every region.
-const AGREEMENT: Duration = Duration::from_secs(60);
+const AGREEMENT: Duration = Duration::from_mins(1);
 /// How long a gateway with another list may take to be refused.
 const REFUSAL: Duration = Duration::from_secs(10);
 /// How long nothing must be in progress before an operator trusts the ledger.
@@ -56,29 +46,6 @@ const POLL: Duration = Duration::from_millis(200);
 /// How long clients try in one round, and how many rounds operators and clients take turns.
 const PERSISTENCE: Duration = Duration::from_secs(20);
 const ROUNDS: usize = 5;
-
-/// One region.
-struct Region {
-    gateway: Process,
-    app: Process,
-    address: SocketAddr,
-    admin: SocketAddr,
-    app_address: SocketAddr,
-    config: PathBuf,
-    store: PathBuf,
-}
-
-/// The regions and the provider. Dropping it stops every process.
-struct Regions {
-    regions: Vec<Region>,
-    provider: Process,
-    provider_address: SocketAddr,
-    ledger: PathBuf,
-    semel: PathBuf,
-    place: PathBuf,
-    /// Dropped last.
-    network: Network,
-}
 
 /// A run, with what its parts share.
 struct Campaign {
@@ -117,7 +84,7 @@ pub(crate) async fn campaign(
         all_replayed: true,
     };
     let (recorder, writing) = Recorder::create(&history, run)?;
-    let known = regions.regions.iter().zip(REGIONS);
+    let known = regions.all.iter().zip(REGIONS);
     let gateways: Vec<_> = known
         .map(|(region, (name, _))| Gateway {
             name: name.to_owned(),
@@ -131,7 +98,7 @@ pub(crate) async fn campaign(
             operations: Arc::new(Operations::default()),
             postgres: gateways.clone(),
             sqlite: gateways,
-            admin: regions.regions[0].admin,
+            admin: regions.all[0].admin,
         },
         regions,
         recorder: recorder.clone(),
@@ -157,199 +124,6 @@ pub(crate) async fn campaign(
     fs::write(&arguments.json, serde_json::to_vec_pretty(&result)?)?;
     println!("{}", result::summary(&result));
     Ok(result["passed"] == true)
-}
-
-impl Regions {
-    fn prepare(programs: &Programs, place: &Path, network: Network) -> Result<Self> {
-        let at = |host: Host, port: u16| SocketAddr::new(IpAddr::V4(network.address(host)), port);
-        let provider_address = at(OURS, free_address()?.port());
-        let ledger = place.join(LEDGER);
-        let log = |name: &str| place.join(format!("{name}.log"));
-        // Nothing here uses TLS.
-        let process = |name: &str, program: &Path, arguments: Vec<String>| {
-            let none = place.join("none.pem");
-            Process::new(name, program.to_owned(), arguments, log(name), none)
-        };
-        let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let (listen, path) = (provider_address.to_string(), ledger.to_string_lossy());
-        let arguments = words(&["provider", "--listen", &listen, "--ledger", &path]);
-        let provider = process("provider", &programs.payments, arguments);
-        fs::write(place.join("admin.token"), http::ADMIN_TOKEN)?;
-        fs::write(
-            place.join("region.secret"),
-            "a secret of all regions, of the campaign only",
-        )?;
-        let regions = REGIONS.map(|(name, host)| {
-            let [address, admin, app_address] =
-                [GATEWAY_PORT, ADMIN_PORT, APP_PORT].map(|port| at(host, port));
-            let (config, store) = (
-                place.join(format!("{name}.toml")),
-                place.join(format!("{name}.db")),
-            );
-            let inside = |program: &Path, arguments: &[&str]| {
-                let command = network.command(host);
-                let enter = command
-                    .get_args()
-                    .map(|word| word.to_string_lossy().into_owned());
-                let program = program.to_string_lossy().into_owned();
-                enter.chain([program]).chain(words(arguments)).collect()
-            };
-            let (database, provider) = (
-                place.join(format!("{name}-payments.db")),
-                format!("http://{provider_address}"),
-            );
-            let (listen, database) = (app_address.to_string(), database.to_string_lossy());
-            let app = [
-                "app",
-                "--unkeyed",
-                "--listen",
-                &listen,
-                "--provider",
-                &provider,
-                "--database",
-                &database,
-                "--provider-timeout-ms",
-                PROVIDER_TIMEOUT_MS,
-            ];
-            let app = inside(&programs.payments, &app);
-            let (path, listen, admin_listen) = (
-                config.to_string_lossy(),
-                address.to_string(),
-                admin.to_string(),
-            );
-            let (upstream, url) = (
-                format!("http://{app_address}"),
-                format!("sqlite:{}", store.display()),
-            );
-            let gateway = [
-                "gateway",
-                "--config",
-                &path,
-                "--listen",
-                &listen,
-                "--admin-listen",
-                &admin_listen,
-                "--upstream",
-                &upstream,
-                "--store",
-                &url,
-                "--threads",
-                "1",
-            ];
-            let gateway = inside(&programs.semel, &gateway);
-            Region {
-                gateway: process(&format!("gateway-{name}"), ip_program(), gateway),
-                app: process(&format!("app-{name}"), ip_program(), app),
-                address,
-                admin,
-                app_address,
-                config,
-                store,
-            }
-        });
-        let prepared = Self {
-            regions: regions.into(),
-            provider,
-            provider_address,
-            ledger,
-            semel: programs.semel.clone(),
-            place: place.to_owned(),
-            network,
-        };
-        for at in 0..REGIONS.len() {
-            prepared.configure(at, 7)?;
-        }
-        Ok(prepared)
-    }
-
-    /// Writes a region's configuration for its next start. In version 8 one tenant has a fixed home.
-    fn configure(&self, at: usize, version: u32) -> Result<()> {
-        let (name, _) = REGIONS[at];
-        let known = self.regions.iter().zip(REGIONS);
-        let urls: Vec<_> = known
-            .map(|(region, (name, _))| format!("{name} = \"http://{}\"", region.address))
-            .collect();
-        let rules = if version == 7 {
-            ""
-        } else {
-            // The name of a tenant is the hash of its credential.
-            "tenant_home = { \"a_*\" = \"us\", \"a_0*\" = \"ap\", \"a_1*\" = \"ap\", \
-             \"a_2*\" = \"ap\", \"a_3*\" = \"ap\", \"a_4*\" = \"ap\", \"a_5*\" = \"eu\", \
-             \"a_6*\" = \"eu\", \"a_7*\" = \"eu\", \"a_8*\" = \"eu\", \"a_9*\" = \"eu\" }"
-        };
-        let place = self.place.display();
-        let tables = format!(
-            "\n[admin]\ntoken_file = \"{place}/admin.token\"\n\
-             [region]\nname = \"{name}\"\nversion = {version}\nregions = {{ {} }}\n{rules}\n\
-             secret_file = \"{place}/region.secret\"\ntimeout = \"{FORWARD_TIMEOUT}\"\n",
-            urls.join(", ")
-        );
-        let text = Settings::default().render("") + &tables;
-        fs::write(&self.regions[at].config, text)?;
-        Ok(())
-    }
-
-    async fn start(&self) -> Result<()> {
-        self.provider.start()?;
-        wait_for_answer(self.provider_address, "/pending").await?;
-        for region in &self.regions {
-            region.app.start()?;
-            region.gateway.start()?;
-        }
-        for region in &self.regions {
-            wait_for_answer(region.app_address, "/summary").await?;
-            wait_for_answer(region.admin, STORE_IS_OPEN).await?;
-        }
-        Ok(())
-    }
-
-    /// Links between these regions, in both directions.
-    fn cut(&self, pairs: &[(usize, usize)]) -> Result<()> {
-        for (one, other) in pairs {
-            let [(_, one), (_, other)] = [REGIONS[*one], REGIONS[*other]];
-            self.network.lose(one, Loss::With(other))?;
-        }
-        Ok(())
-    }
-
-    fn heal_links(&self) -> Result<()> {
-        for (_, host) in REGIONS {
-            self.network.heal(host)?;
-        }
-        Ok(())
-    }
-
-    /// How many payments are in progress, in the applications and at the provider.
-    async fn under_way(&self) -> Result<u64> {
-        let count = |value: &Value| value.as_u64().unwrap_or_default();
-        let mut all = count(&http::ask(self.provider_address, "/pending", None).await?);
-        for region in &self.regions {
-            let summary = http::ask(region.app_address, "/summary", None).await?;
-            all += count(&summary["by_status"]["processing"]);
-        }
-        Ok(all)
-    }
-
-    /// Gives a region's store a new contract, by `semel contract accept`.
-    fn accept(&self, at: usize) -> Result<()> {
-        let region = &self.regions[at];
-        let store = format!("sqlite:{}", region.store.display());
-        let upstream = format!("http://{}", region.app_address);
-        let output = Command::new(&self.semel)
-            .args(["contract", "accept", "--reason", "no client retries"])
-            .args(["--upstream", &upstream, "--store", &store, "--config"])
-            .arg(&region.config)
-            .env_clear()
-            .stdin(Stdio::null())
-            .output()?;
-        if !output.status.success() {
-            bail!(
-                "the list is not accepted: {}",
-                String::from_utf8_lossy(&output.stderr)
-            );
-        }
-        Ok(())
-    }
 }
 
 impl Campaign {
@@ -446,7 +220,7 @@ impl Campaign {
     async fn kill_one(&mut self) -> Result<()> {
         let region = self.random.index(REGIONS.len());
         let is_app = self.random.one_in(4);
-        let region = &self.regions.regions[region];
+        let region = &self.regions.all[region];
         let process = if is_app { &region.app } else { &region.gateway }.clone();
         process.kill();
         self.recorder.fault("kill", process.name());
@@ -465,7 +239,7 @@ impl Campaign {
     async fn wait_until_agreed(&mut self) -> Result<()> {
         self.recorder.enter("warm_up");
         let until = Instant::now() + AGREEMENT;
-        for region in &self.regions.regions {
+        for region in &self.regions.all {
             loop {
                 // A region that does not agree refuses the key; the application refuses the body.
                 match http::send_empty_payment(region.address).await {
@@ -482,7 +256,7 @@ impl Campaign {
     async fn refuse_list(&mut self) -> Result<()> {
         self.recorder.enter("region_list");
         let at = self.random.index(REGIONS.len());
-        let gateway = &self.regions.regions[at].gateway;
+        let gateway = &self.regions.all[at].gateway;
         self.regions.configure(at, 8)?;
         gateway.kill();
         gateway.try_start()?;
@@ -510,11 +284,11 @@ impl Campaign {
             self.regions.configure(at, 8)?;
             self.regions.accept(at)?;
         }
-        for region in &self.regions.regions {
+        for region in &self.regions.all {
             region.gateway.kill();
             region.gateway.start()?;
         }
-        for region in &self.regions.regions {
+        for region in &self.regions.all {
             wait_for_answer(region.admin, STORE_IS_OPEN).await?;
         }
         self.wait_until_agreed().await?;
@@ -554,7 +328,7 @@ impl Campaign {
             ask_again,
         )
         .await;
-        for region in &self.regions.regions {
+        for region in &self.regions.all {
             for status in ["in_progress", "unknown"] {
                 for left in list(region.admin, &format!("status={status}")).await? {
                     self.recorder.leftover(&left.id, &left.status);
@@ -581,7 +355,7 @@ impl Campaign {
     /// Resolves the dead-lettered operations by the ledger, at their homes.
     async fn decide(&self) -> Result<()> {
         let ledger: HashMap<String, Charge> = charges(&self.regions.ledger)?;
-        for region in &self.regions.regions {
+        for region in &self.regions.all {
             for listed in list(region.admin, "dead_lettered=true").await? {
                 let charge = ledger.get(&listed.id);
                 decide(&self.recorder, region.admin, &listed, charge).await?;
@@ -593,11 +367,4 @@ impl Campaign {
     fn report(&self, phase: &str) {
         crate::report(phase, &self.shared);
     }
-}
-
-/// The program that enters a namespace: the processes have no `PATH`.
-fn ip_program() -> &'static Path {
-    const PLACES: [&str; 4] = ["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip", "/bin/ip"];
-    let mut places = PLACES.iter().map(Path::new);
-    places.find(|path| path.exists()).unwrap_or(Path::new("ip"))
 }

@@ -325,6 +325,43 @@ async fn accepted_change_starts_and_is_audited() {
     }
 }
 
+/// The first list of regions is a change of what identifies records, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn list_of_regions_is_refused_until_it_is_accepted() {
+    let list = "[region]\nname = \"eu\"\nversion = 1\nregions = { eu = \"http://127.0.0.1:1\" }\n";
+    let after = format!("{NAMED}{list}");
+    for deployment in Deployment::on_both_stores().await {
+        let gateway = deployment.start(NAMED);
+        deployment.executes(&gateway, "kept").await;
+        deployment.directory.configure(&after);
+        gateway.signal(Signal::HUP);
+        gateway
+            .wait_for_log("the running configuration stays in use")
+            .await;
+        deployment.replays(&gateway, "kept", "reload").await;
+        gateway.kill();
+
+        let message = deployment.start_refused(&after);
+        let expected =
+            "POST /payments: one region → regions eu (version 1); 0 unfinished and 1 replayable";
+        assert!(message.contains(expected), "{message}");
+        let accepted = deployment.contract(&after, &["accept", "--reason", "OPS-413"]);
+        assert!(accepted.status.success(), "{accepted:?}");
+        let gateway = deployment.start(&after);
+        // Nothing is granted before the list is confirmed, here by this region alone.
+        let confirmed = async {
+            while ask(gateway.address, &payment("kept"))
+                .await
+                .unwrap()
+                .status()
+                == 503
+            {}
+        };
+        timeout(TEST_TIMEOUT, confirmed).await.unwrap();
+        deployment.replays(&gateway, "kept", "accepted").await;
+    }
+}
+
 /// The rules change between two gateways while clients race for every key at both: each key has one
 /// effect, and no honest retry is rejected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

@@ -1,12 +1,14 @@
 //! `[outbox]`: where the application's events are published.
 
 use std::fmt;
+use std::ops::Range;
 
 use semel_worker::webhook::Scheme;
 use toml::Spanned;
 
+use super::problem::Problems;
 use super::table::Table;
-use super::{Environment, SecretUrl, secrets};
+use super::{Environment, SecretUrl, StoreUrl, secrets};
 
 /// Default of `max_tries`.
 const DEFAULT_MAX_TRIES: usize = 20;
@@ -98,6 +100,22 @@ const SPECIFIC_KEYS: [(&str, DestinationKind); 6] = [
     ("secret_env", DestinationKind::Http),
     ("secret_file", DestinationKind::Http),
 ];
+
+/// Reports a store whose database has no outbox.
+pub(super) fn check_store(span: Range<usize>, store: &StoreUrl, problems: &Problems) {
+    let message = match store {
+        StoreUrl::Memory => {
+            "[outbox] needs a database that the application can write to: use a SQLite or \
+             PostgreSQL store instead of `memory:`"
+        }
+        StoreUrl::Dynamodb(_) => {
+            "[outbox] is not supported with DynamoDB: publish from the Streams of the \
+             application's table, or use a PostgreSQL store"
+        }
+        StoreUrl::Sqlite(_) | StoreUrl::Postgres(_) => return,
+    };
+    problems.at(span, message);
+}
 
 pub(super) fn read(mut table: Table<'_>, environment: &Environment) -> Option<OutboxConfig> {
     let problems = table.problems;
