@@ -15,7 +15,8 @@ const NOT_REPLAYED: [&str; 4] = [
 ];
 /// Codes of refusals after which this call executed nothing, whatever their status. The last one is
 /// the application's.
-const NOT_EXECUTED: [&str; 4] = [
+const NOT_EXECUTED: [&str; 5] = [
+    "idempotency_region_mismatch",
     "idempotency_store_unavailable",
     "upstream_unreachable",
     "operation_not_executed",

@@ -33,6 +33,8 @@ use deployment::{REGIONS, Regions};
 /// What the long run and the short one need: cut links, kills and operations.
 const LONG: [usize; 3] = [200, 60, 50_000];
 const SHORT: [usize; 3] = [4, 3, 200];
+/// How long clients work until it is seen whether there were enough faults and operations.
+const SLICE: Duration = Duration::from_secs(6);
 /// How long clients work after the list has changed.
 const AFTER_CHANGE: Duration = Duration::from_secs(20);
 /// A list is in use once a new key is executed by every region.
@@ -164,15 +166,19 @@ impl Campaign {
         inject: impl AsyncFn(&mut Self) -> Result<()>,
     ) -> Result<()> {
         self.recorder.enter(name);
-        let far = Instant::now() + Duration::from_hours(1);
-        let mut working = self.send_traffic(far);
         let mut injected = 0;
         while injected < faults || self.shared.operations.count() < operations {
-            inject(self).await?;
-            injected += 1;
+            let until = Instant::now() + SLICE;
+            let mut working = self.send_traffic(until);
+            while Instant::now() < until {
+                inject(self).await?;
+                injected += 1;
+            }
+            // Not aborted: every request has to be in the history.
+            while let Some(ended) = working.join_next().await {
+                ended?;
+            }
         }
-        // What clients have begun is finished in the end.
-        working.shutdown().await;
         self.report(name);
         Ok(())
     }

@@ -9,7 +9,12 @@ use crate::rule::{Findings, Rule};
 
 /// Refusals that are independent of the operation and may follow its final answer. Any other one
 /// means that the final answer was lost.
-const NEUTRAL_CODES: [&str; 2] = ["idempotency_store_unavailable", "request_incomplete"];
+const NEUTRAL_CODES: [&str; 4] = [
+    "idempotency_store_unavailable",
+    "idempotency_home_unavailable",
+    "idempotency_region_mismatch",
+    "request_incomplete",
+];
 /// What a request for an erased answer gets.
 const NOT_STORED: &str = "idempotency_response_not_stored";
 /// How long a process may not have learnt of an erasure by another one, in milliseconds: as long as it

@@ -14,6 +14,7 @@ use crate::http;
 use crate::launcher::{PROVIDER_TIMEOUT_MS, Programs};
 use crate::process::{Process, free_address};
 use crate::test_bed::{LEDGER, STORE_IS_OPEN, wait_for_answer};
+use crate::tls::Tls;
 
 /// A namespace each, by the last byte of its address.
 pub(super) const REGIONS: [(&str, Host); 3] = [("ap", 1), ("eu", 2), ("us", 3)];
@@ -54,19 +55,24 @@ impl Regions {
         let provider_address = at(OURS, free_address()?.port());
         let ledger = place.join(LEDGER);
         let log = |name: &str| place.join(format!("{name}.log"));
-        // Nothing here uses TLS.
+        // Nothing here uses TLS, but every client loads certificates.
+        let trusted = Tls::create(place)?.certificate;
         let process = |name: &str, program: &Path, arguments: Vec<String>| {
-            let none = place.join("none.pem");
-            Process::new(name, program.to_owned(), arguments, log(name), none)
+            Process::new(
+                name,
+                program.to_owned(),
+                arguments,
+                log(name),
+                trusted.clone(),
+            )
         };
-        let words = |words: &[&str]| words.iter().map(ToString::to_string).collect::<Vec<_>>();
         let (listen, path) = (provider_address.to_string(), ledger.to_string_lossy());
         let arguments = words(&["provider", "--listen", &listen, "--ledger", &path]);
         let provider = process("provider", &programs.payments, arguments);
         fs::write(place.join("admin.token"), http::ADMIN_TOKEN)?;
         fs::write(
             place.join("region.secret"),
-            "a secret of all regions, of the campaign only",
+            "the-secret-of-all-regions-of-the-campaign",
         )?;
         let regions = REGIONS.map(|(name, host)| {
             let [address, admin, app_address] =
@@ -75,57 +81,18 @@ impl Regions {
                 place.join(format!("{name}.toml")),
                 place.join(format!("{name}.db")),
             );
-            let inside = |program: &Path, arguments: &[&str]| {
+            let inside = |program: &Path, arguments: Vec<String>| {
                 let command = network.command(host);
-                let enter = command
-                    .get_args()
-                    .map(|word| word.to_string_lossy().into_owned());
+                let enter = command.get_args();
+                let enter = enter.map(|word| word.to_string_lossy().into_owned());
                 let program = program.to_string_lossy().into_owned();
-                enter.chain([program]).chain(words(arguments)).collect()
+                enter.chain([program]).chain(arguments).collect()
             };
-            let (database, provider) = (
-                place.join(format!("{name}-payments.db")),
-                format!("http://{provider_address}"),
-            );
-            let (listen, database) = (app_address.to_string(), database.to_string_lossy());
-            let app = [
-                "app",
-                "--unkeyed",
-                "--listen",
-                &listen,
-                "--provider",
-                &provider,
-                "--database",
-                &database,
-                "--provider-timeout-ms",
-                PROVIDER_TIMEOUT_MS,
-            ];
-            let app = inside(&programs.payments, &app);
-            let (path, listen, admin_listen) = (
-                config.to_string_lossy(),
-                address.to_string(),
-                admin.to_string(),
-            );
-            let (upstream, url) = (
-                format!("http://{app_address}"),
-                format!("sqlite:{}", store.display()),
-            );
-            let gateway = [
-                "gateway",
-                "--config",
-                &path,
-                "--listen",
-                &listen,
-                "--admin-listen",
-                &admin_listen,
-                "--upstream",
-                &upstream,
-                "--store",
-                &url,
-                "--threads",
-                "1",
-            ];
-            let gateway = inside(&programs.semel, &gateway);
+            let database = place.join(format!("{name}-payments.db"));
+            let app = app_arguments(app_address, provider_address, &database);
+            let app = inside(&programs.payments, app);
+            let gateway = gateway_arguments(&config, [address, admin, app_address], &store);
+            let gateway = inside(&programs.semel, gateway);
             Region {
                 gateway: process(&format!("gateway-{name}"), ip_program(), gateway),
                 app: process(&format!("app-{name}"), ip_program(), app),
@@ -239,6 +206,33 @@ impl Regions {
         }
         Ok(())
     }
+}
+
+fn words(words: &[&str]) -> Vec<String> {
+    words.iter().map(ToString::to_string).collect()
+}
+
+fn app_arguments(listen: SocketAddr, provider: SocketAddr, database: &Path) -> Vec<String> {
+    let (listen, provider) = (listen.to_string(), format!("http://{provider}"));
+    let database = database.to_string_lossy();
+    let mut arguments = words(&["app", "--unkeyed", "--listen", &listen]);
+    arguments.extend(words(&["--provider", &provider, "--database", &database]));
+    arguments.extend(words(&["--provider-timeout-ms", PROVIDER_TIMEOUT_MS]));
+    arguments
+}
+
+/// `addresses` are those of its two listeners and of its application.
+fn gateway_arguments(config: &Path, addresses: [SocketAddr; 3], store: &Path) -> Vec<String> {
+    let [listen, admin, app] = addresses.map(|address| address.to_string());
+    let config = config.to_string_lossy();
+    let (upstream, store) = (
+        format!("http://{app}"),
+        format!("sqlite:{}", store.display()),
+    );
+    let mut arguments = words(&["gateway", "--config", &config, "--listen", &listen]);
+    arguments.extend(words(&["--admin-listen", &admin, "--upstream", &upstream]));
+    arguments.extend(words(&["--store", &store, "--threads", "1"]));
+    arguments
 }
 
 /// The program that enters a namespace: the processes have no `PATH`.
