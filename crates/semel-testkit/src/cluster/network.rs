@@ -32,6 +32,8 @@ while [ "$1" != -- ]; do
         sleep 0.05
     done
     ip netns delete "$namespace" 2> /dev/null
+    # It outlives its namespace while the kernel closes connections in it.
+    ip link delete "$namespace" 2> /dev/null
 done
 ip link delete "$bridge" 2> /dev/null
 shift

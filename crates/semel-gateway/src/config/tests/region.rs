@@ -99,11 +99,11 @@ fn what_is_wrong_is_reported_at_its_place() {
         ),
         (
             with(secret).replace("https://us.example:8443", "us.example"),
-            &["semel.toml:4:46: invalid region URL"],
+            &["semel.toml:4:45: invalid region URL"],
         ),
         (
             with(secret).replace("https://us.example:8443", "https://us.example/path"),
-            &["semel.toml:4:46: invalid region URL"],
+            &["semel.toml:4:45: invalid region URL"],
         ),
         (
             with(secret).replace("us =", "US ="),
