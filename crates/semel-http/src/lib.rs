@@ -22,6 +22,7 @@ mod decode;
 mod execute;
 mod extract;
 mod fingerprint;
+mod forward;
 mod heartbeat;
 mod home;
 mod judge;

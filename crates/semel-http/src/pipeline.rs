@@ -20,7 +20,7 @@ use crate::contracts;
 use crate::execute;
 use crate::extract::{self, KeyedRoute};
 use crate::fingerprint::{self, Fingerprinted};
-use crate::home;
+use crate::forward;
 use crate::layer::Layer;
 use crate::reason;
 use crate::reconstruct::replace_stored;
@@ -54,8 +54,8 @@ where
     let (state, rules) = (&layer.state, &layer.rules);
     contracts::ensure_published(layer).await?;
     let extracted = extract::extract(layer, route, request).await?;
-    if let Some(home) = home::locate(rules, &extracted).map_err(|refusal| *refusal)? {
-        return home::forward(layer, extracted, home, service, &span).await;
+    if let Some(home) = forward::locate(rules, &extracted).map_err(|refusal| *refusal)? {
+        return forward::forward(layer, extracted, home, service, &span).await;
     }
     let (fingerprinted, extracted) =
         fingerprint::fingerprint(state, rules.dialect, extracted).await?;
