@@ -2,12 +2,14 @@
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context as _, Result, bail};
 use semel_core::Store as _;
 use semel_core::contract::Contracts;
 use semel_core::store::AnyStore;
 use semel_gateway::config::{Config, Environment, Flags, Source, StoreUrl, Upstream};
+use semel_gateway::regions::{self, Regions};
 use semel_gateway::{build_layer, open_store};
 use semel_http::{ContractPlan, Layer};
 
@@ -101,8 +103,11 @@ async fn show(args: &ShowArgs) -> Result<()> {
 }
 
 async fn diff(args: ConfigArgs) -> Result<()> {
-    let plan = layer(args).await?.plan_contracts().await?;
+    let (layer, regions) = layer(args).await?;
+    let published = layer.store().contracts().await?.contracts;
+    let plan = layer.plan_contracts().await?;
     print(&planned(&plan))?;
+    regions::check(regions.as_deref(), &published)?;
     if plan
         .changes
         .iter()
@@ -117,15 +122,23 @@ async fn accept(args: AcceptArgs) -> Result<()> {
     if args.reason.trim().is_empty() {
         bail!("--reason is empty: say why it is safe");
     }
-    let layer = layer(args.source).await?;
+    let (layer, regions) = layer(args.source).await?;
+    let published = layer.store().contracts().await?.contracts;
     let plan = layer.plan_contracts().await?;
     print(&planned(&plan))?;
+    if regions.is_some() {
+        regions::check(regions.as_deref(), &published)?;
+    }
     layer.accept_contracts(&args.by, &args.reason).await?;
+    if regions.is_none() && published.regions.is_some() {
+        regions::leave(layer.store()).await?;
+        print("this store is no longer one of several regions\n")?;
+    }
     print("published\n")
 }
 
-/// The layer that the configuration describes, over its store.
-async fn layer(args: ConfigArgs) -> Result<Layer<AnyStore>> {
+/// The layer that the configuration describes, over its store, and its list of regions.
+async fn layer(args: ConfigArgs) -> Result<(Layer<AnyStore>, Option<Arc<Regions>>)> {
     let source = Source {
         file: args.config,
         flags: Flags {
@@ -137,7 +150,7 @@ async fn layer(args: ConfigArgs) -> Result<Layer<AnyStore>> {
     };
     let config: Config = source.load()?;
     let store = open_store(&config.store).await?;
-    Ok(build_layer(&config, store)?)
+    Ok((build_layer(&config, store)?, config.region))
 }
 
 fn published(contracts: &Contracts) -> String {

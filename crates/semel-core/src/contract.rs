@@ -53,9 +53,24 @@ pub struct Contracts {
 pub struct RegionAgreement {
     /// A hash of the list, and of what else has to be the same in all regions.
     pub list: Box<str>,
-    /// Whether every other region has confirmed that it uses this list. Before that nothing
-    /// executes here: another region may still be the home of the same keys.
-    pub confirmed: bool,
+    /// The list's version. A store goes from one list only to one with a higher version, so that no
+    /// earlier confirmation counts again.
+    pub version: u32,
+    /// How far the regions agree on it.
+    pub state: AgreementState,
+}
+
+/// How far the regions agree on a list. Only in the last state anything executes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AgreementState {
+    /// A process of this store may still rely on what was there before.
+    Replacing,
+    /// No process of this store relies on another list. Another region may be the home of the same
+    /// keys.
+    Unconfirmed,
+    /// Every other region has confirmed that it uses this list.
+    Confirmed,
 }
 
 /// The list that the homes of keys are chosen from. Another list may give a key another home, where

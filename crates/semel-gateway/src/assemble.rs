@@ -9,6 +9,7 @@ use semel_http::{Layer, Route, route};
 use crate::config::{Config, PolicyConfig, RouteConfig, StatusPattern};
 use crate::regions::Regions;
 use crate::run::Error;
+use crate::server::Limits;
 use crate::service::STATUS_PATH;
 use crate::upstream::{ConfigError, Upstream, UpstreamConfig};
 use crate::{client_tls, reconcile, replay, tenant};
@@ -144,4 +145,26 @@ pub(crate) fn upstream(config: &Config) -> Result<Upstream, Error> {
         .fold(config.policy.upstream_timeout, Duration::min);
     upstream.connect_timeout = upstream.connect_timeout.min(shortest / 2);
     Upstream::new(&upstream).map_err(invalid)
+}
+
+/// The limits of the listener for clients.
+pub(crate) fn limits(config: &Config) -> Limits {
+    let mut limits = Limits::default();
+    limits.max_connections = config.limits.max_connections;
+    limits.header_timeout = config.limits.header_timeout;
+    limits.idle_timeout = config.limits.idle_timeout;
+    limits.body_idle_timeout = config.limits.body_idle_timeout;
+    limits.drain_delay = config.drain_delay;
+    limits.drain = config.drain;
+    limits
+}
+
+/// The limits of the admin listener.
+pub(crate) fn admin_limits(config: &Config) -> Limits {
+    let mut limits = limits(config);
+    if config.reuse_port {
+        // It closes at once, so that the gateway that takes over answers the probes.
+        limits.drain_delay = Duration::ZERO;
+    }
+    limits
 }

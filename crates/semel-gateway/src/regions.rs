@@ -26,7 +26,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq as _;
 use tokio::time::Instant;
 
-pub use agreement::{adopt, keep_agreed};
+pub use agreement::{adopt, check, keep_agreed, leave};
 pub(crate) use internal::{answer_status, answer_webhook};
 pub use list::{RegionTable, TenantHome};
 pub use peers::Peers;

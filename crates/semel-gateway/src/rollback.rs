@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use semel_core::contract::{AcceptedRollback, MAX_ACCEPTANCES, Rollback};
+use semel_core::contract::{AcceptedRollback, Contracts, MAX_ACCEPTANCES, Rollback};
 use semel_core::store::Result;
 use semel_core::{Error, OperationId, State, Store, Timestamp};
 use semel_http::rfc3339;
@@ -28,6 +28,9 @@ const TRIES: usize = 16;
 const LOST: &str = "the store lost records: it was restored from a backup, or emptied. Keys that it \
     forgot would execute again. Compare it with the provider, then run `semel store accept`";
 
+const REGIONS: &str = "gateways of this store use a list of regions, and this one has no [region]: it \
+    would execute keys whose home is another region";
+
 /// How often the clock of PostgreSQL jumped.
 pub(crate) const CLOCK_JUMPS: &str = "semel_postgres_clock_jumps_total";
 /// How far the standby is behind, in bytes of the log.
@@ -42,6 +45,10 @@ struct Shared {
     /// The last record that this process completed.
     completed: Mutex<Option<OperationId>>,
     rolled_back: AtomicBool,
+    /// Whether this process has a list of regions.
+    has_regions: bool,
+    /// Whether it has none, and other processes have.
+    lacks_regions: AtomicBool,
     /// The store, if it is PostgreSQL.
     postgres: Option<Postgres>,
 }
@@ -50,8 +57,9 @@ struct Shared {
 type Witness = Option<(OperationId, Timestamp)>;
 
 impl StoreWatch {
-    pub(crate) fn new(postgres: Option<Postgres>) -> Self {
+    pub(crate) fn new(postgres: Option<Postgres>, has_regions: bool) -> Self {
         Self(Arc::new(Shared {
+            has_regions,
             postgres,
             ..Shared::default()
         }))
@@ -101,15 +109,20 @@ impl StoreWatch {
     }
 
     /// # Errors
-    /// [`Error::Unavailable`] if the store went back in time.
+    /// [`Error::Unavailable`] if the store went back in time, or if this process lacks the list of
+    /// regions that others of the store have.
     pub(crate) fn check(&self) -> Result<()> {
-        if self.0.rolled_back.load(Ordering::Relaxed) {
-            return Err(Error::Unavailable {
-                reason: LOST.into(),
-                source: None,
-            });
-        }
-        Ok(())
+        let reason = if self.0.rolled_back.load(Ordering::Relaxed) {
+            LOST
+        } else if self.0.lacks_regions.load(Ordering::Relaxed) {
+            REGIONS
+        } else {
+            return Ok(());
+        };
+        Err(Error::Unavailable {
+            reason: reason.into(),
+            source: None,
+        })
     }
 
     /// Watches the store, which is read without a cache.
@@ -137,8 +150,12 @@ impl StoreWatch {
                 *witness = None;
             }
         }
-        let rolled_back = store.contracts().await?.contracts;
-        let rolled_back = rolled_back.unaccepted_rollback().is_some();
+        let contracts = store.contracts().await?.contracts;
+        let lacks_regions = !self.0.has_regions && contracts.regions.is_some();
+        if !self.0.lacks_regions.swap(lacks_regions, Ordering::Relaxed) && lacks_regions {
+            tracing::error!("{REGIONS}");
+        }
+        let rolled_back = contracts.unaccepted_rollback().is_some();
         self.0.rolled_back.store(rolled_back, Ordering::Relaxed);
         match (was_rolled_back, rolled_back) {
             (false, true) => tracing::error!("{LOST}"),
@@ -194,17 +211,28 @@ pub async fn accept_rollback<S: Store>(store: &S, by: &str, reason: &str) -> Res
 
 /// Changes the list in the store's document.
 async fn change<S: Store>(store: &S, edit: impl Fn(&mut Vec<Rollback>, Timestamp)) -> Result<()> {
+    change_contracts(store, |next, now| {
+        edit(&mut next.rollbacks, now);
+        let old = next.rollbacks.len().saturating_sub(MAX_ACCEPTANCES);
+        next.rollbacks.drain(..old);
+    })
+    .await
+}
+
+/// Changes the document of contracts, and returns what the last call of `edit` returned.
+pub(crate) async fn change_contracts<S: Store, T>(
+    store: &S,
+    mut edit: impl FnMut(&mut Contracts, Timestamp) -> T,
+) -> Result<T> {
     for _ in 0..TRIES {
         let published = store.contracts().await?;
         let mut next = published.contracts.clone();
-        edit(&mut next.rollbacks, store.clock().now());
-        let old = next.rollbacks.len().saturating_sub(MAX_ACCEPTANCES);
-        next.rollbacks.drain(..old);
+        let edited = edit(&mut next, store.clock().now());
         if next == published.contracts {
-            return Ok(());
+            return Ok(edited);
         }
         match store.publish_contracts(published.revision, next).await {
-            Ok(true) => return Ok(()),
+            Ok(true) => return Ok(edited),
             // Another process was faster, or it is not known: look again.
             Ok(false) => {}
             Err(error) if error.may_have_written() => {}
@@ -219,6 +247,7 @@ async fn change<S: Store>(store: &S, edit: impl Fn(&mut Vec<Rollback>, Timestamp
 
 #[cfg(test)]
 mod tests {
+    use semel_core::contract::{AgreementState, RegionAgreement};
     use semel_core::{Completion, Decision, Fingerprint, Identity, Key, Memory, Policy, Reserve};
 
     use super::*;
@@ -260,5 +289,32 @@ mod tests {
         assert!(look(&other, &restored, &mut nothing).await);
         let accepted = accept_rollback(&restored, "ada", "again").await;
         assert_eq!(accepted.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_process_without_regions_grants_nothing_beside_one_with_them() {
+        let store = Memory::default();
+        let (alone, region) = (StoreWatch::new(None, false), StoreWatch::new(None, true));
+        let agree = |agreement: Option<RegionAgreement>| {
+            change_contracts(&store, move |contracts, _now| {
+                contracts.regions.clone_from(&agreement);
+            })
+        };
+        for (agreement, expected) in [
+            (None, true),
+            (
+                Some(RegionAgreement {
+                    list: "a hash".into(),
+                    version: 7,
+                    state: AgreementState::Replacing,
+                }),
+                false,
+            ),
+            (None, true),
+        ] {
+            agree(agreement).await.unwrap();
+            assert_eq!(look(&alone, &store, &mut None).await, expected);
+            assert!(look(&region, &store, &mut None).await);
+        }
     }
 }

@@ -23,16 +23,16 @@ use semel_seal::Sealed;
 use semel_worker::{Reconcilers, RecordCountScan, Worker};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio_util::sync::CancellationToken;
+use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::activity::Counts;
 use crate::admin::Api;
-use crate::assemble::build_layer;
+use crate::assemble::{admin_limits, build_layer, limits};
 use crate::config::{Config, Source};
 use crate::observed::{Events, Observed};
 use crate::regions::Peers;
 use crate::rollback::StoreWatch;
-use crate::server::{Limits, Tls, Workers, bind};
+use crate::server::{Tls, Workers, bind};
 use crate::service::{CurrentLayer, GatewayService, InternalRoutes};
 use crate::upstream::Forward;
 use crate::{activity, admin, assemble, outbox, reconcile, regions, telemetry, webhooks};
@@ -124,16 +124,13 @@ impl Process {
         let Stores { store, outbox, .. } = stores;
         let (events, counts) = (Events::default(), Counts::default());
         let sealed = Sealed::new(store, config.encryption.clone());
-        let watch = StoreWatch::new(stores.postgres);
+        let watch = StoreWatch::new(stores.postgres, config.region.is_some());
         let store = Observed::new(sealed, events.clone(), counts.clone(), watch.clone());
         let metrics = telemetry::install(counts.clone())?;
         tokio::spawn(telemetry::upkeep(metrics.clone()));
         let layer = build_layer(&config, store.clone())?;
         if matches!(self.role, Role::Gateway | Role::GatewayOnly) {
-            match &config.region {
-                Some(regions) => regions::adopt(regions, &layer).await?,
-                None => layer.publish().await?,
-            }
+            regions::adopt(config.region.as_deref(), &layer).await?;
         }
         let current: CurrentLayer<_> = Arc::new(ArcSwap::from_pointee(layer.clone()));
 
@@ -178,7 +175,7 @@ impl Process {
             Role::Worker | Role::Console => None,
         };
         let scheme = config.tls.as_ref().map_or("http", |_| "https");
-        let address = serving.as_ref().map(|(_, address)| address.clone());
+        let address = serving.as_ref().map(|serving| serving.address.clone());
         ready(&Listening {
             gateway: address.map(|address| format!("{scheme}://{address}")),
             admin: format!("http://{admin_address}"),
@@ -205,7 +202,7 @@ impl Process {
             let _ = tokio::time::timeout(config.drain, worker).await;
         }
         let cut = match serving {
-            Some((workers, _)) => workers.stopped().await?.cut,
+            Some(serving) => serving.workers.stopped().await?.cut,
             None => 0,
         };
         // After the drain, so that the last requests are included.
@@ -236,16 +233,6 @@ impl Process {
             tokio::select! { () = &mut signalled => return, () = reload => {} }
         }
     }
-}
-
-/// The limits of the admin listener.
-fn admin_limits(config: &Config) -> Limits {
-    let mut limits = limits(config);
-    if config.reuse_port {
-        // It closes at once, so that the gateway that takes over answers the probes.
-        limits.drain_delay = Duration::ZERO;
-    }
-    limits
 }
 
 /// The routes of the admin listener.
@@ -325,6 +312,14 @@ fn bind_all(
     Ok((listeners, address))
 }
 
+/// A gateway that accepts connections.
+struct Serving {
+    workers: Workers,
+    address: String,
+    /// Ends the watch over the list of regions.
+    _agreement: Option<DropGuard>,
+}
+
 /// Starts the worker threads, each with its own upstream connections.
 fn start_workers<S: Store + Clone>(
     config: &Config,
@@ -332,7 +327,7 @@ fn start_workers<S: Store + Clone>(
     internal: &Arc<InternalRoutes<S>>,
     threads: Option<NonZeroUsize>,
     (stopping, stop): (&CancellationToken, &CancellationToken),
-) -> Result<(Workers, String), Error> {
+) -> Result<Serving, Error> {
     let threads = match threads {
         Some(threads) => threads,
         None => std::thread::available_parallelism()?,
@@ -348,11 +343,16 @@ fn start_workers<S: Store + Clone>(
         None => None,
     };
     let upstream = assemble::upstream(config)?;
-    let peers = config.region.as_ref().map(Peers::new).transpose()?;
-    if let Some(peers) = peers.clone() {
+    let peers = config.region.as_ref();
+    let peers = peers.map(|regions| Peers::new(regions, &config.trusted_proxies));
+    let peers = peers.transpose()?;
+    // Until the last request has ended, and so not until `stop`.
+    let agreement = peers.clone().map(|peers| {
+        let watching = CancellationToken::new();
         let store = internal.store.clone();
-        tokio::spawn(regions::keep_agreed(peers, store, stop.clone()));
-    }
+        tokio::spawn(regions::keep_agreed(peers, store, watching.clone()));
+        watching.drop_guard()
+    });
 
     let timeout = config.policy.upstream_timeout;
     tokio::spawn(republish(Arc::clone(current), stop.clone()));
@@ -369,18 +369,11 @@ fn start_workers<S: Store + Clone>(
         (service, drain)
     };
     let workers = Workers::start(listeners, limits(config), tls, stopping, make)?;
-    Ok((workers, address.to_string()))
-}
-
-fn limits(config: &Config) -> Limits {
-    let mut limits = Limits::default();
-    limits.max_connections = config.limits.max_connections;
-    limits.header_timeout = config.limits.header_timeout;
-    limits.idle_timeout = config.limits.idle_timeout;
-    limits.body_idle_timeout = config.limits.body_idle_timeout;
-    limits.drain_delay = config.drain_delay;
-    limits.drain = config.drain;
-    limits
+    Ok(Serving {
+        workers,
+        address: address.to_string(),
+        _agreement: agreement,
+    })
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, Error> {

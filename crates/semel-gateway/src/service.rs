@@ -101,13 +101,13 @@ impl<S: FullStore> Service<Request<Incoming>> for GatewayService<S> {
                 self.route(request, sender)
             }
             Sender::Refused { detail, has_token } => {
-                tracing::error!(detail, "refused a request in the name of another region");
+                tracing::debug!(detail, "refused a request in the name of another region");
                 let refused = self.layer.load().region_mismatch(*detail);
-                let refused = Ok(refused.map(|body| Either::Right(Full::new(body))));
-                if !has_token {
-                    return Box::pin(std::future::ready(refused));
+                let mut refused = refused.map(|body| Either::Right(Full::new(body)));
+                if *has_token {
+                    regions.mark(refused.headers_mut());
                 }
-                Box::pin(std::future::ready(refused))
+                return Box::pin(std::future::ready(Ok(refused)));
             }
         };
         Box::pin(async move {

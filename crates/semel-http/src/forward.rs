@@ -29,7 +29,7 @@ pub(crate) fn locate(
     let from = extracted.request.extensions().get::<FromRegion>();
     let refuse = |detail| {
         tracing::error!(detail, "a request from another region is refused");
-        Err(mismatch(detail))
+        Err(Box::new(Refusal::region_mismatch(detail)))
     };
     let Some(homes) = &rules.homes else {
         return match from {
@@ -49,12 +49,8 @@ pub(crate) fn locate(
             refuse("Nothing was executed: two regions disagree about the home of this key.")
         }
         Home::Elsewhere(home) => Ok(Some(home)),
-        Home::Undecided(detail) => Err(mismatch(detail)),
+        Home::Undecided(detail) => Err(Box::new(Refusal::region_mismatch(detail))),
     }
-}
-
-fn mismatch(detail: impl Into<Cow<'static, str>>) -> Box<Refusal> {
-    Box::new(Refusal::new(&reason::REGION_MISMATCH).detail(detail))
 }
 
 /// Sends a request to its home, once, and returns that response.
@@ -138,8 +134,6 @@ impl<S: Store> Layer<S> {
 
     /// 503 `idempotency_region_mismatch`: nothing was executed.
     pub fn region_mismatch(&self, detail: impl Into<Cow<'static, str>>) -> Response<bytes::Bytes> {
-        Refusal::new(&reason::REGION_MISMATCH)
-            .detail(detail)
-            .render(&self.rules)
+        Refusal::region_mismatch(detail).render(&self.rules)
     }
 }

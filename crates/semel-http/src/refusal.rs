@@ -13,7 +13,7 @@ use semel_core::{OperationId, Resource};
 use serde::Serialize;
 
 use crate::body::{ResponseBody, from_bytes};
-use crate::reason::Reason;
+use crate::reason::{self, Reason};
 use crate::rules::Rules;
 
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("stripe-should-retry");
@@ -77,6 +77,11 @@ impl Refusal {
             retry_after: reason.retry_after.then_some(1),
             location: None,
         }
+    }
+
+    /// 503: two regions do not agree, so nothing executes.
+    pub(crate) fn region_mismatch(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(&reason::REGION_MISMATCH).detail(detail)
     }
 
     pub(crate) fn detail(self, detail: impl Into<Cow<'static, str>>) -> Self {

@@ -8,6 +8,7 @@ use tokio::time::{Instant, timeout};
 use tracing::Instrument as _;
 
 use crate::context::{AttemptContext, AttemptGrant};
+use crate::home::Home;
 use crate::reason;
 use crate::record::release_unused;
 use crate::refusal::Refusal;
@@ -39,6 +40,9 @@ pub(crate) async fn reserve<S: Store>(context: &AttemptContext<S>) -> Reserved {
     let state = &context.state;
     if state.abandon.is_cancelled() {
         return Reserved::Refused(shutting_down(), Box::pin(async {}));
+    }
+    if let Some(refusal) = home_elsewhere(context) {
+        return Reserved::Refused(refusal, Box::pin(async {}));
     }
     let reservation = context.new_reservation();
     let (id, owner) = (reservation.id, reservation.owner.clone());
@@ -108,4 +112,17 @@ fn release_after<S: Store>(
 fn shutting_down() -> Refusal {
     Refusal::new(&reason::STORE_UNAVAILABLE)
         .detail("Nothing was executed: the server is shutting down. Retry with the same key.")
+}
+
+/// Refuses a request whose home is not here any more: the list of regions may have changed while it
+/// waited.
+fn home_elsewhere<S: Store>(context: &AttemptContext<S>) -> Option<Refusal> {
+    let homes = context.rules.homes.as_ref()?;
+    match homes.find(&context.reservation.identity) {
+        Home::Here => None,
+        Home::Elsewhere(_) => Some(Refusal::region_mismatch(
+            "Nothing was executed: the home of this key has changed. Retry with the same key.",
+        )),
+        Home::Undecided(detail) => Some(Refusal::region_mismatch(detail)),
+    }
 }

@@ -2,20 +2,23 @@
 //!
 //! Two lists may give one key two homes, each of which would execute it. So a list counts only once
 //! every other region has confirmed it, and a store remembers that: a gateway that starts while
-//! another region is down needs no second confirmation. A process with another list first takes the
-//! confirmation back, then waits until no process of its store relies on it.
+//! another region is down needs no second confirmation. A store goes from one list only to one with
+//! a higher version, and confirms it to others only after no process relies on the earlier one.
+//! Hence at most one list counts, in whatever order processes start.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use semel_core::contract::RegionAgreement;
-use semel_core::{Store, store};
+use http::StatusCode;
+use semel_core::Store;
+use semel_core::contract::{AgreementState, Contracts, RegionAgreement};
 use semel_http::{ContractChange, ContractError, Layer};
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::{Peers, Regions, Standing};
+use crate::rollback::change_contracts;
 use crate::run::Error;
 
 /// How often a process reads from its store whether its list still counts.
@@ -24,6 +27,9 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 /// The pause between two tries while the list is not confirmed.
 const CONFIRM_EVERY: Duration = Duration::from_millis(200);
 
+/// How often a process logs why the list is not confirmed.
+const REPORT_EVERY: Duration = Duration::from_mins(1);
+
 /// How long a process relies on what it read.
 const RELY_FOR: Duration = Duration::from_secs(5);
 
@@ -31,27 +37,21 @@ const RELY_FOR: Duration = Duration::from_secs(5);
 /// what these may have begun to reserve (ten seconds at most) is in the store.
 const TAKE_OVER: Duration = Duration::from_secs(16);
 
-/// How often a document is written again that another process changed meanwhile.
-const MAX_TRIES: usize = 8;
-
 /// Publishes the layer's contracts, and makes this process's list the one that its store uses.
 ///
 /// # Errors
-/// As [`Layer::publish`]; the earlier list then stays in use.
+/// As [`Layer::publish`] and [`check`]. Where that is found before the wait, the earlier list stays
+/// in use.
 ///
 /// # Cancellation
-/// The confirmation of an earlier list may be lost; its processes ask for it again.
-pub async fn adopt<S: Store>(regions: &Regions, layer: &Layer<S>) -> Result<(), Error> {
+/// The earlier list may be out of use; the next process with this list waits again.
+pub async fn adopt<S: Store>(regions: Option<&Regions>, layer: &Layer<S>) -> Result<(), Error> {
     let store = layer.store();
-    let earlier = store.contracts().await.map_err(ContractError::from)?;
-    let earlier = earlier.contracts.regions;
-    let list = regions.fingerprint();
-    let is_other = |agreement: &RegionAgreement| *agreement.list != *list;
-    let Some(earlier) = earlier.filter(is_other) else {
+    let Some(regions) = regions else {
+        check(None, &read(store).await?)?;
         layer.publish().await?;
-        let start = |known: Option<RegionAgreement>| known.or(Some(unconfirmed(list)));
-        write(store, start).await.map_err(ContractError::from)?;
-        return Ok(());
+        // Also afterwards: a process with a list sees either these contracts, or is seen here.
+        return check(None, &read(store).await?);
     };
     // Refused early, while the processes with the earlier list still serve.
     let changes = layer.plan_contracts().await?.changes;
@@ -62,19 +62,76 @@ pub async fn adopt<S: Store>(regions: &Regions, layer: &Layer<S>) -> Result<(), 
     if !refused.is_empty() {
         return Err(ContractError::Refused(refused).into());
     }
-    let replaced = write(store, |_| Some(unconfirmed(list))).await;
-    replaced.map_err(ContractError::from)?;
-    tracing::warn!("another list of regions was in use; waiting until no process relies on it");
-    if earlier.confirmed {
+    let has_to_wait = change(store, |contracts| {
+        check(Some(regions), contracts)?;
+        if regions.is_adopted(contracts) {
+            return Ok(false);
+        }
+        contracts.regions = Some(regions.agreement(AgreementState::Replacing));
+        // No process serves with a store in which nothing is published.
+        Ok(!contracts.routes.is_empty())
+    })
+    .await?;
+    if has_to_wait {
+        tracing::warn!("another list of regions was in use; waiting until no process relies on it");
         sleep(TAKE_OVER).await;
     }
     // Compared again: they may have reserved keys until now.
-    if let Err(error) = layer.publish().await {
-        let restored = write(store, |_| Some(earlier.clone())).await;
-        restored.map_err(ContractError::from)?;
-        return Err(error.into());
+    layer.publish().await?;
+    change(store, |contracts| {
+        check(Some(regions), contracts)?;
+        match &mut contracts.regions {
+            Some(agreement) if *agreement.list == *regions.fingerprint() => {
+                if agreement.state == AgreementState::Replacing {
+                    agreement.state = AgreementState::Unconfirmed;
+                }
+                Ok(())
+            }
+            Some(_) | None => Err(Error::Regions(
+                "another process has changed the list of regions meanwhile: start again".into(),
+            )),
+        }
+    })
+    .await
+}
+
+/// Whether processes of a store may use this list, or none, after what they used before.
+///
+/// # Errors
+/// [`Error::Regions`] says why not.
+pub fn check(regions: Option<&Regions>, contracts: &Contracts) -> Result<(), Error> {
+    let Some(known) = &contracts.regions else {
+        return Ok(());
+    };
+    let Some(regions) = regions else {
+        return Err(Error::Regions(format!(
+            "it is missing, and the store's gateways use version {} of a list of regions: this one would \
+             execute keys whose home is another region. To leave the regions, stop the gateways of all \
+             of them, then run `semel contract accept` with this configuration",
+            known.version
+        )));
+    };
+    let version = regions.table.version;
+    if *known.list != *regions.fingerprint() && version <= known.version {
+        return Err(Error::Regions(format!(
+            "the store's gateways use version {} of the list of regions; another list, or other rules for \
+             tenants and keys, need a higher `version` than that, not {version}",
+            known.version
+        )));
     }
     Ok(())
+}
+
+/// Makes a store forget the regions, for a configuration without them.
+///
+/// # Errors
+/// The store does not answer.
+pub async fn leave<S: Store>(store: &S) -> Result<(), Error> {
+    change(store, |contracts| {
+        contracts.regions = None;
+        Ok(())
+    })
+    .await
 }
 
 /// Asks the other regions until all have confirmed the list, and then watches the store, until
@@ -82,15 +139,21 @@ pub async fn adopt<S: Store>(regions: &Regions, layer: &Layer<S>) -> Result<(), 
 pub async fn keep_agreed<S: Store>(peers: Peers, store: S, stop: CancellationToken) {
     let regions = Arc::clone(peers.regions());
     let watching = async {
+        let mut reported: Option<Instant> = None;
         loop {
             let asked = Instant::now();
             match look(&regions, &peers, &store).await {
                 Ok(Standing::Confirmed(_)) => {
                     regions.set_standing(Standing::Confirmed(asked + RELY_FOR));
+                    reported = None;
                 }
                 Ok(standing) => regions.set_standing(standing),
                 // What was read before counts for a while.
-                Err(error) => tracing::warn!(%error, "the list of regions cannot be read"),
+                Err(error) if reported.is_none_or(|at| at.elapsed() >= REPORT_EVERY) => {
+                    tracing::warn!(%error, "the list of regions is not confirmed");
+                    reported = Some(asked);
+                }
+                Err(_) => {}
             }
             let pause = match regions.standing() {
                 Standing::Unconfirmed => CONFIRM_EVERY,
@@ -102,29 +165,32 @@ pub async fn keep_agreed<S: Store>(peers: Peers, store: S, stop: CancellationTok
     tokio::select! { () = stop.cancelled() => {}, () = watching => {} }
 }
 
-async fn look<S: Store>(regions: &Regions, peers: &Peers, store: &S) -> store::Result<Standing> {
-    let list = regions.fingerprint();
-    match store.contracts().await?.contracts.regions {
-        Some(agreement) if *agreement.list != *list => {
+async fn look<S: Store>(regions: &Regions, peers: &Peers, store: &S) -> Result<Standing, Error> {
+    let contracts = read(store).await?;
+    let state = contracts.regions.as_ref();
+    let state = state.filter(|agreement| *agreement.list == *regions.fingerprint());
+    match state.map(|agreement| agreement.state) {
+        None => {
             if regions.standing() != Standing::Superseded {
                 tracing::error!("another process of this store uses another list of regions");
             }
             Ok(Standing::Superseded)
         }
-        Some(agreement) if agreement.confirmed => Ok(Standing::Confirmed(Instant::now())),
-        Some(_) | None => {
-            if !all_confirm(regions, peers).await {
-                return Ok(Standing::Unconfirmed);
-            }
-            // Not over the list of another process, which started meanwhile.
-            let confirm = |known: Option<RegionAgreement>| match known {
-                Some(other) if *other.list != *list => Some(other),
-                Some(_) | None => Some(RegionAgreement {
-                    confirmed: true,
-                    ..unconfirmed(list)
-                }),
-            };
-            write(store, confirm).await?;
+        Some(AgreementState::Replacing) => Ok(Standing::Unconfirmed),
+        Some(AgreementState::Confirmed) => Ok(Standing::Confirmed(Instant::now())),
+        Some(AgreementState::Unconfirmed) => {
+            regions.set_standing(Standing::Unconfirmed);
+            ask_all(regions, peers).await?;
+            change(store, |contracts| {
+                // Not over the list of another process, which started meanwhile.
+                if let Some(agreement) = &mut contracts.regions
+                    && *agreement == regions.agreement(AgreementState::Unconfirmed)
+                {
+                    agreement.state = AgreementState::Confirmed;
+                }
+                Ok(())
+            })
+            .await?;
             tracing::info!(
                 version = regions.table.version,
                 "all regions use the same list"
@@ -135,52 +201,56 @@ async fn look<S: Store>(regions: &Regions, peers: &Peers, store: &S) -> store::R
     }
 }
 
-async fn all_confirm(regions: &Regions, peers: &Peers) -> bool {
+/// The answer to a region that asks whether this one uses the same list, which was compared before.
+/// It is read from the store: a process that cannot read may have been superseded.
+pub(super) async fn answer<S: Store>(regions: &Regions, store: &S) -> StatusCode {
+    match store.contracts().await {
+        Ok(published) if regions.is_adopted(&published.contracts) => StatusCode::NO_CONTENT,
+        Ok(_) | Err(_) => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+async fn ask_all(regions: &Regions, peers: &Peers) -> Result<(), Error> {
     let asking = regions.others().map(async |name| {
         let answer = peers.confirm(name).await;
-        if let Err(error) = &answer {
-            tracing::debug!(
-                region = &**name,
-                error,
-                "a region has not confirmed the list"
-            );
-        }
-        answer.is_ok()
+        answer.map_err(|error| {
+            Error::Regions(format!(
+                "nothing executes until region {name:?} confirms the list: {error}"
+            ))
+        })
     });
-    join_all(asking).await.into_iter().all(|confirms| confirms)
+    join_all(asking).await.into_iter().collect()
 }
 
-fn unconfirmed(list: &str) -> RegionAgreement {
-    RegionAgreement {
-        list: list.into(),
-        confirmed: false,
+impl Regions {
+    fn agreement(&self, state: AgreementState) -> RegionAgreement {
+        RegionAgreement {
+            list: self.fingerprint().into(),
+            version: self.table.version,
+            state,
+        }
+    }
+
+    /// Whether no process of the store relies on another list.
+    fn is_adopted(&self, contracts: &Contracts) -> bool {
+        contracts.regions.as_ref().is_some_and(|agreement| {
+            *agreement.list == *self.fingerprint() && agreement.state != AgreementState::Replacing
+        })
     }
 }
 
-/// Changes what the store knows about the list.
-async fn write<S: Store>(
+async fn read<S: Store>(store: &S) -> Result<Contracts, Error> {
+    let published = store.contracts().await.map_err(ContractError::from)?;
+    Ok(published.contracts)
+}
+
+async fn change<S: Store, T>(
     store: &S,
-    change: impl Fn(Option<RegionAgreement>) -> Option<RegionAgreement>,
-) -> store::Result<()> {
-    for _ in 0..MAX_TRIES {
-        let mut published = store.contracts().await?;
-        let known = published.contracts.regions.take();
-        let next = change(known.clone());
-        if next == known {
-            return Ok(());
-        }
-        published.contracts.regions = next;
-        let written = store.publish_contracts(published.revision, published.contracts);
-        match written.await {
-            Ok(true) => return Ok(()),
-            // Another process was faster, or it is not known: compare again.
-            Ok(false) => {}
-            Err(error) if error.may_have_written() => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Err(store::Error::Unavailable {
-        reason: "other processes publish at the same time".into(),
-        source: None,
-    })
+    mut edit: impl FnMut(&mut Contracts) -> Result<T, Error>,
+) -> Result<T, Error> {
+    let changed = change_contracts(store, |contracts, _now| edit(contracts)).await;
+    changed.map_err(ContractError::from)?
 }
+
+#[cfg(test)]
+mod tests;

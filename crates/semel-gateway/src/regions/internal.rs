@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::StreamExt as _;
 use futures_util::future::join_all;
+use futures_util::stream::FuturesUnordered;
 use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use http_body_util::Full;
@@ -14,7 +16,7 @@ use semel_http::Layer;
 use semel_worker::notice::NoticeTarget;
 use semel_worker::webhook::{Answer, Sources, find_elsewhere};
 
-use super::{CONFIRM_PATH, Peers, Regions, Sender, Standing};
+use super::{CONFIRM_PATH, Peers, Regions, Sender, agreement};
 use crate::webhooks;
 
 /// How long another region may take to look a record up or to take an event.
@@ -25,14 +27,6 @@ const MAX_STATUS: usize = 16 << 20;
 
 /// More than a receiver of events answers.
 const MAX_ANSWER: usize = 64 << 10;
-
-/// The answer to a region that asks whether this one uses the same list, which was compared before.
-pub(super) fn answer_confirmation(regions: &Regions) -> StatusCode {
-    match regions.standing() {
-        Standing::Superseded => StatusCode::SERVICE_UNAVAILABLE,
-        Standing::Unconfirmed | Standing::Confirmed(_) => StatusCode::NO_CONTENT,
-    }
-}
 
 /// Answers a request for the status of an operation; `None` where there is none of that id. Another
 /// region may have its record.
@@ -46,7 +40,7 @@ pub(crate) async fn answer_status<S: Store>(
         && head.uri.path() == CONFIRM_PATH
     {
         let mut answer = Response::new(Bytes::new());
-        *answer.status_mut() = answer_confirmation(peers.regions());
+        *answer.status_mut() = agreement::answer(peers.regions(), layer.store()).await;
         return Some(answer);
     }
     let here = layer.status(head).await?;
@@ -62,8 +56,9 @@ pub(crate) async fn answer_status<S: Store>(
         let request = Request::from_parts(head.clone(), Full::default());
         peers.ask(home, request, MAX_STATUS, TIMEOUT)
     });
+    let mut asking: FuturesUnordered<_> = asking.collect();
     let (mut is_unanswered, mut other) = (false, None);
-    for answer in join_all(asking).await {
+    while let Some(answer) = asking.next().await {
         match answer {
             Ok(found) if found.status() == StatusCode::OK => return Some(found),
             Ok(none) if none.status() == StatusCode::NOT_FOUND => {}
@@ -100,13 +95,18 @@ where
     let (now, source) = (store.clock().now(), webhooks::source_of(&head));
     if let (Some(peers), Sender::Client) = (peers, sender) {
         let target = find_elsewhere(store, sources, source, &head.headers, &body, now).await;
-        let homes = match target {
+        let mut homes = match target {
             Ok(Some(target)) => homes_of(peers.regions(), &target),
             Ok(None) => BTreeSet::new(),
             Err(answer) => return webhooks::to_response(answer),
         };
+        let here = homes.remove(&peers.regions().name);
         if !homes.is_empty() {
-            return webhooks::to_response(send_event(peers, homes, &head, &body).await);
+            let sent = send_event(peers, homes, &head, &body).await;
+            // It may be too early for the record, which then appears here.
+            if !here || sent != Answer::TAKEN {
+                return webhooks::to_response(sent);
+            }
         }
     }
     let received =
@@ -114,7 +114,7 @@ where
     webhooks::to_response(received.await)
 }
 
-/// The other regions that may have the record.
+/// The regions that may have the record, or will have it.
 fn homes_of<'r>(regions: &'r Regions, target: &NoticeTarget) -> BTreeSet<&'r Arc<str>> {
     let NoticeTarget::Key {
         tenant,
@@ -122,7 +122,7 @@ fn homes_of<'r>(regions: &'r Regions, target: &NoticeTarget) -> BTreeSet<&'r Arc
         operations,
     } = target
     else {
-        return regions.others().collect();
+        return regions.table.regions.keys().collect();
     };
     let identities = operations.iter().flat_map(|operation| {
         let identity = Identity::new(tenant.clone(), operation.clone(), key.clone());
@@ -130,7 +130,7 @@ fn homes_of<'r>(regions: &'r Regions, target: &NoticeTarget) -> BTreeSet<&'r Arc
         scopes.filter_map(move |scope| Some(identity.clone().ok()?.scoped(scope)))
     });
     let homes = identities.filter_map(|identity| regions.table.home(&identity));
-    homes.filter(|home| **home != regions.name).collect()
+    homes.collect()
 }
 
 async fn send_event(

@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, Limited};
+use ipnet::IpNet;
 use semel_core::identity::IdentityHash;
 use semel_http::Relay;
 
@@ -47,11 +48,12 @@ impl RegionRequest {
 }
 
 impl Peers {
-    /// Clients for all regions but this one.
+    /// Clients for all regions but this one. The headers of `trusted_proxies` are sent on, as to the
+    /// application.
     ///
     /// # Errors
     /// An address cannot be used, or there are no root certificates for one with TLS.
-    pub fn new(regions: &Arc<Regions>) -> Result<Self, Error> {
+    pub fn new(regions: &Arc<Regions>, trusted_proxies: &[IpNet]) -> Result<Self, Error> {
         let mut tls = None;
         let mut clients = BTreeMap::new();
         for name in regions.others() {
@@ -64,6 +66,7 @@ impl Peers {
             };
             let base = address.to_string().parse();
             let mut config = UpstreamConfig::new(base.map_err(|_| invalid(ConfigError::Host))?);
+            config.trusted_proxies = trusted_proxies.to_vec();
             config.connect_timeout = CONNECT_TIMEOUT.min(regions.timeout);
             if address.is_secure() {
                 if tls.is_none() {

@@ -4,9 +4,9 @@ use semel_core::Key;
 
 use super::*;
 
-const SECRET: &str = "0123456789abcdef0123456789abcdef";
+pub(super) const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-fn regions(name: &str, names: &[&str], version: u32, secrets: &[&str]) -> Regions {
+pub(super) fn regions(name: &str, names: &[&str], version: u32, secrets: &[&str]) -> Regions {
     let table = RegionTable {
         version,
         regions: names

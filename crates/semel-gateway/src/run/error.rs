@@ -73,6 +73,9 @@ pub enum Error {
         /// Why not.
         source: ConfigError,
     },
+    /// The list of regions contradicts what the store's processes use.
+    #[error("[region]: {0}")]
+    Regions(String),
     /// There are no root certificates to verify the upstream's certificate with.
     #[error("cannot verify the certificates of https servers: {0}")]
     RootCertificates(String),

@@ -13,7 +13,7 @@ use axum::http::{HeaderMap, StatusCode};
 use axum::response::IntoResponse;
 use axum::routing::post;
 use http::Method;
-use semel_core::contract::RegionAgreement;
+use semel_core::contract::{AgreementState, RegionAgreement};
 use semel_core::store::Query;
 use semel_core::{Clock as _, Fingerprint, Store as _, SystemClock};
 use semel_gateway::config::{Config, Environment, Source};
@@ -64,6 +64,7 @@ struct Setup {
     names: Vec<&'static str>,
     rules: &'static str,
     route: &'static str,
+    top: &'static str,
 }
 
 struct World {
@@ -122,6 +123,7 @@ impl Default for Setup {
             names: Vec::new(),
             rules: "",
             route: "match = \"POST /payments\"\noperation = \"pay\"\nkey = \"optional\"",
+            top: "",
         }
     }
 }
@@ -188,7 +190,7 @@ impl World {
             .collect();
         let region = &self.regions[at];
         let text = format!(
-            "upstream = \"http://{}\"\nstore = \"sqlite:{}\"\n\
+            "{}\nupstream = \"http://{}\"\nstore = \"sqlite:{}\"\n\
              [tenant]\nfrom = \"header:X-Account\"\n\
              [policy]\nupstream_timeout = \"2s\"\n\
              [region]\nname = \"{}\"\nversion = {}\nregions = {{ {} }}\nsecret_env = \"REGION\"\n\
@@ -200,6 +202,7 @@ impl World {
              [[webhook]]\nsource = \"bykey\"\nscheme = \"standard\"\nsecret_env = \"PSP\"\n\
              key = \"/key\"\ntenant = \"/tenant\"\noperation = \"pay\"\n\
              completed = {{ pointer = \"/type\", equals = [\"paid\"] }}\nresponse_body = \"/data\"\n",
+            setup.top,
             region.app,
             region.directory.path().join("semel.db").display(),
             region.name,
@@ -287,8 +290,8 @@ impl Region {
             .unwrap();
         let layer = build_layer(&config, store.clone()).unwrap();
         let known = config.region.clone().unwrap();
-        regions::adopt(&known, &layer).await.unwrap();
-        let peers = Peers::new(&known).unwrap();
+        regions::adopt(Some(&known), &layer).await.unwrap();
+        let peers = Peers::new(&known, &config.trusted_proxies).unwrap();
         let stop = CancellationToken::new();
         tokio::spawn(regions::keep_agreed(
             peers.clone(),
@@ -636,7 +639,8 @@ async fn a_process_of_the_same_store_with_another_list_stops_this_one() {
     let mut published = store.contracts().await.unwrap();
     published.contracts.regions = Some(RegionAgreement {
         list: "another list".into(),
-        confirmed: false,
+        version: 8,
+        state: AgreementState::Replacing,
     });
     let written = store.publish_contracts(published.revision, published.contracts);
     assert!(written.await.unwrap());
@@ -678,6 +682,18 @@ async fn the_home_learns_where_the_client_is() {
     let answer = call.send().await;
     let seen = answer.header("x-seen").unwrap();
     assert_eq!(seen, "203.0.113.7, 127.0.0.1, 127.0.0.1");
+
+    let setup = Setup {
+        top: "trusted_proxies = []",
+        ..Setup::default()
+    };
+    let strict = World::start_with(&["eu", "us"], &setup).await;
+    let call = strict
+        .call(0, &key)
+        .header("x-forwarded-for", "203.0.113.7");
+    let answer = call.send().await;
+    // The client is no proxy: what it says of its address goes nowhere.
+    assert!(!answer.header("x-seen").unwrap().contains("203.0.113.7"));
 }
 
 /// As `Answer::refuses`, with the gateway's own pages.
@@ -795,7 +811,7 @@ async fn a_changed_list_is_refused_while_records_exist_and_accepted_deliberately
         ..Setup::default()
     };
     let (refused, known) = layer(&newer);
-    let error = regions::adopt(&known, &refused)
+    let error = regions::adopt(Some(&known), &refused)
         .await
         .unwrap_err()
         .to_string();
@@ -805,7 +821,10 @@ async fn a_changed_list_is_refused_while_records_exist_and_accepted_deliberately
     );
     // A refusal changes nothing for the processes that serve.
     let agreed = store.contracts().await.unwrap().contracts.regions.unwrap();
-    assert!(agreed.confirmed);
+    assert_eq!(
+        (agreed.version, agreed.state),
+        (7, AgreementState::Confirmed)
+    );
     assert!(world.call(0, &key).send().await.is_replay());
 
     refused

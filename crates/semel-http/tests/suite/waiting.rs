@@ -1,19 +1,21 @@
 //! A store that supports notifications wakes a request that waits for an execution in another
 //! process. The clock is tokio's and paused: a wait that took no time was woken.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::support::{self, Answer, answer};
 use bytes::Bytes;
+use http_body_util::Full;
+use semel_core::contract::RegionList;
 use semel_core::store::{AttemptEnded, Backend, ErasureEpoch, Reply, Request, Result};
 use semel_core::transaction::{Conclude, Finished, Finishing, TransactionWrite};
 use semel_core::{
-    Clock, Completion, Decision, Fence, Memory, OperationId, RecoveryPoint, Reserve, Store as _,
-    Transaction,
+    Clock, Completion, Decision, Fence, Identity, Memory, OperationId, RecoveryPoint, Reserve,
+    Store as _, Transaction,
 };
-use semel_http::{CommitWith, InFlight, Layer, Operation, tenant};
+use semel_http::{CommitWith, Home, Homes, InFlight, Layer, Operation, tenant};
 use semel_testkit::faulty::Gate;
 use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, yield_now};
@@ -215,15 +217,24 @@ fn process(store: &SharedStore, wait_max: Duration) -> Layer<SharedStore> {
 
 /// One process executes until the gate opens, and a client of the other waits for it.
 async fn waiting(store: &SharedStore, wait_max: Duration) -> (Gate, JoinHandle<Answer>) {
+    let processes = [process(store, wait_max), process(store, wait_max)];
+    waiting_at(store, processes, || answer(201, "done")).await
+}
+
+/// The same with these processes, where the first execution ends with this answer.
+async fn waiting_at(
+    store: &SharedStore,
+    [first, second]: [Layer<SharedStore>; 2],
+    ending: fn() -> http::Response<Full<Bytes>>,
+) -> (Gate, JoinHandle<Answer>) {
     let gate = Gate::closed();
-    let (first, second) = (process(store, wait_max), process(store, wait_max));
     let held = gate.clone();
     tokio::spawn(async move {
         let handler = move |_| {
             let held = held.clone();
             async move {
                 held.pass().await;
-                answer(201, "done")
+                ending()
             }
         };
         support::send(&first, "/", "k1", handler).await
@@ -248,6 +259,47 @@ async fn waiting(store: &SharedStore, wait_max: Duration) -> (Gate, JoinHandle<A
 }
 
 const LONG: Duration = Duration::from_mins(5);
+
+/// One region of several. Its list of regions may be withdrawn.
+#[derive(Default)]
+struct OneRegion {
+    is_withdrawn: AtomicBool,
+}
+
+impl Homes for OneRegion {
+    fn find(&self, _: &Identity) -> Home {
+        if self.is_withdrawn.load(Ordering::SeqCst) {
+            Home::Undecided("The list was withdrawn.".into())
+        } else {
+            Home::Here
+        }
+    }
+
+    fn list(&self) -> RegionList {
+        RegionList {
+            version: 1,
+            names: vec!["eu".into()],
+            tenant_homes: None,
+        }
+    }
+
+    fn timeout(&self) -> Duration {
+        LONG
+    }
+}
+
+/// Its home was here when it began to wait, and may be elsewhere when the other attempt ends.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_asks_again_where_its_home_is() {
+    let store = SharedStore::new(Notifications::Delivered);
+    let region = Arc::new(OneRegion::default());
+    let layer = || process(&store, LONG).homes(Arc::clone(&region) as Arc<dyn Homes>);
+    let (gate, waiter) = waiting_at(&store, [layer(), layer()], || answer(429, "evicted")).await;
+    region.is_withdrawn.store(true, Ordering::SeqCst);
+    gate.open();
+    let refused = waiter.await.unwrap();
+    assert_eq!(refused.status, 503, "{refused:?}");
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_notification_of_the_store_wakes_a_waiter() {

@@ -1,8 +1,8 @@
 //! What processes publish about their routes, and the records that a retry can still meet.
 
 use semel_core::contract::{
-    Acceptance, Contracts, IdentityContract, OperationMatch, PublishedRoute, PublishedRules,
-    RecordFilter, RecordsInUse, RegionAgreement, RegionList, Rollback,
+    Acceptance, AgreementState, Contracts, IdentityContract, OperationMatch, PublishedRoute,
+    PublishedRules, RecordFilter, RecordsInUse, RegionAgreement, RegionList, Rollback,
 };
 use semel_core::fingerprint::RulesId;
 use semel_core::{Decision, Fingerprint, Fingerprints, Reserve};
@@ -53,7 +53,8 @@ fn contracts(name: &str) -> Contracts {
         }],
         regions: Some(RegionAgreement {
             list: "a hash".into(),
-            confirmed: true,
+            version: 7,
+            state: AgreementState::Confirmed,
         }),
     }
 }
