@@ -13,10 +13,6 @@ use crate::process::{Interrupt, cargo, run_interruptible};
 /// The name for a package's unit tests; an integration test has a name of its own.
 const UNIT_TESTS: &str = "lib";
 
-/// The features that the tests need. A binary is built for every package with a test of that name, so
-/// the features are enabled for all.
-const FEATURES: &str = "semel-http/axum,semel-postgres/sqlx";
-
 /// Test binaries by the directory of their package and by name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Binaries(BTreeMap<(String, String), PathBuf>);
@@ -76,7 +72,7 @@ pub(super) fn build(
     command
         .args(["test", "--locked", "--no-run"])
         .arg("--message-format=json-render-diagnostics")
-        .args(["--features", FEATURES])
+        .arg("--all-features")
         .args(selection(tests))
         .env("CARGO_TARGET_DIR", target)
         // The copy is rarely built twice; incremental artefacts would only use disk space.
