@@ -31,6 +31,8 @@ CREATE TABLE IF NOT EXISTS semel.intents (
     expires_at       bigint  NOT NULL,
     -- Whether a client may have sent it. An intent that an application stored in a transaction was not.
     is_sent          boolean NOT NULL,
+    -- Whether another client than the first may have sent it, too.
+    is_shared        boolean NOT NULL DEFAULT false,
     -- Whether the server said that the outcome is unknown, and of which operation.
     is_unknown       boolean NOT NULL DEFAULT false,
     operation_id     text,
@@ -140,8 +142,8 @@ BEGIN
 END
 $$;
 
--- Marks an intent as sent, before a client sends it. `is_sent` of the result is whether it may have been sent before: of two clients
--- that start at once, one gets false.
+-- Marks an intent as sent, before a client sends it, and as shared, if it was. `is_sent` of the result is whether it may have been sent
+-- before: of two clients that start at once, one gets false.
 CREATE OR REPLACE FUNCTION semel.start_intent(intent text, key text) RETURNS semel.intents
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog SET lock_timeout = '10s'
 AS $$
@@ -149,11 +151,11 @@ DECLARE
     stored semel.intents;
 BEGIN
     PERFORM semel.require_durable_commit();
-    UPDATE semel.intents AS known SET is_sent = true
-    WHERE known.intent = $1 AND known.key = $2 AND known.finished_at IS NULL AND NOT known.is_sent
+    UPDATE semel.intents AS known SET is_sent = true, is_shared = known.is_sent
+    WHERE known.intent = $1 AND known.key = $2 AND known.finished_at IS NULL AND NOT known.is_shared
     RETURNING * INTO stored;
     IF FOUND THEN
-        stored.is_sent := false;
+        stored.is_sent := stored.is_shared;
     ELSE
         SELECT * INTO stored FROM semel.intents AS known WHERE known.intent = $1 AND known.key = $2;
     END IF;
@@ -179,9 +181,11 @@ END
 $$;
 
 -- Stores the final response and returns the stored one. The first one stays: two processes may finish one intent, and callers must not
--- see two responses. Also removes a few intents that were finished before `prune_before`.
+-- see two responses. With `unless_shared` an intent that another client may have sent stays open: the response may be about their
+-- request. Also removes a few intents that were finished before `prune_before`.
 CREATE OR REPLACE FUNCTION semel.finish_intent(
-    intent text, key text, status integer, headers jsonb, body bytea, prune_before bigint, now_us bigint DEFAULT NULL
+    intent text, key text, status integer, headers jsonb, body bytea, prune_before bigint, now_us bigint DEFAULT NULL,
+    unless_shared boolean DEFAULT false
 )
 RETURNS semel.intents
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog SET lock_timeout = '10s'
@@ -193,7 +197,7 @@ BEGIN
     PERFORM semel.require_durable_commit();
     UPDATE semel.intents AS known
     SET finished_at = now_at, status = $3, response_headers = $4, response_body = $5, body = NULL
-    WHERE known.intent = $1 AND known.key = $2 AND known.finished_at IS NULL;
+    WHERE known.intent = $1 AND known.key = $2 AND known.finished_at IS NULL AND NOT ($8 AND known.is_shared);
     SELECT * INTO stored FROM semel.intents AS known WHERE known.intent = $1 AND known.key = $2;
     DELETE FROM semel.intents AS old
     WHERE old.id IN (

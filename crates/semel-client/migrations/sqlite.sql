@@ -14,6 +14,8 @@ CREATE TABLE intents (
     created_at       INTEGER NOT NULL,
     -- Until when the server knows the key. Nothing is sent after it.
     expires_at       INTEGER NOT NULL,
+    -- Whether a process that did not store it may have sent it, too.
+    is_shared        INTEGER NOT NULL DEFAULT 0,
     -- Whether the server said that the outcome is unknown, and of which operation.
     is_unknown       INTEGER NOT NULL DEFAULT 0,
     operation_id     TEXT,

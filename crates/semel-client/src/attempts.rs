@@ -33,7 +33,11 @@ pub(crate) enum Step {
     /// Send the next request, after a delay if there is one.
     Next(Option<Duration>),
     /// The response ends the intent, as a result or as a typed error.
-    Finished(Response),
+    Finished {
+        response: Response,
+        /// Unless another process sent the intent, too: it would say nothing of their request.
+        unless_shared: bool,
+    },
     /// The call ends, and the intent stays open.
     Ended(Error),
 }
@@ -58,7 +62,7 @@ pub(crate) struct Attempts<'a> {
     /// The end of the key's lifetime; `None` without an entry.
     key_ends: Option<Timestamp>,
     /// Whether an earlier request with the key may have reached the server, in this call or before it.
-    is_repeated: bool,
+    pub(crate) is_repeated: bool,
     delays: u32,
     has_paid: bool,
     last: Option<String>,
@@ -133,15 +137,19 @@ impl<'a> Attempts<'a> {
         self.read_expiry(&headers, now);
         let is_repeated = self.is_repeated;
         self.is_repeated |= may_be_executed(&answer);
+        let verdict = decide(self.profile, &answer, is_repeated);
         let pause = match self.target {
-            Target::Request => match decide(self.profile, &answer, is_repeated) {
+            Target::Request => match verdict {
                 Verdict::Final
                 | Verdict::KeyReused
                 | Verdict::KeyExpired
                 | Verdict::ResponseNotStored => {
-                    quota.give_back(self.has_paid);
+                    let unless_shared = decide(self.profile, &answer, true) != verdict;
                     return match answer {
-                        Answer::Response(response) => Step::Finished(response),
+                        Answer::Response(response) => Step::Finished {
+                            response,
+                            unless_shared,
+                        },
                         Answer::Nothing(why) | Answer::NotSent(why) => {
                             Step::Ended(Error::Failed(why))
                         }
@@ -177,6 +185,11 @@ impl<'a> Attempts<'a> {
             },
         };
         self.pause(&pause, &headers, now, random, quota)
+    }
+
+    /// The call ended with a response: the server works.
+    pub(crate) fn give_back(&self, quota: &mut Quota) {
+        quota.give_back(self.has_paid);
     }
 
     fn pause(

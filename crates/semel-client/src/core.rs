@@ -167,15 +167,7 @@ impl Core {
         if let Some(response) = entry.response {
             return self.result(response, true);
         }
-        let answer = self.send(transport, request, Some(&entry)).await?;
-        let is_kept = answer.body.len() <= self.0.options.max_response;
-        let body = is_kept.then(|| answer.body.clone());
-        let stored = self.store(&entry, &answer, body).await?;
-        if is_kept {
-            self.result(stored, false)
-        } else {
-            typed(&self.0.options.profile, answer)
-        }
+        self.send(transport, request, Some(&entry)).await
     }
 
     /// A stored response as the result of a call.
@@ -226,11 +218,27 @@ impl Core {
                     Answer::Nothing(why) | Answer::NotSent(why) => Err(Error::Failed(why)),
                 };
             }
-            let step = {
-                let mut quota = quota.lock().unwrap_or_else(PoisonError::into_inner);
-                attempts.advance(answer, environment.now(), environment.random(), &mut quota)
+            let lock = || quota.lock().unwrap_or_else(PoisonError::into_inner);
+            let step = loop {
+                let now = environment.now();
+                let answer = answer.clone();
+                let step = attempts.advance(answer, now, environment.random(), &mut lock());
+                let Step::Finished {
+                    response,
+                    unless_shared,
+                } = step
+                else {
+                    break step;
+                };
+                let ended = self.end(entry, response, is_too_long, unless_shared);
+                if let Some(result) = ended.await? {
+                    attempts.give_back(&mut lock());
+                    return result;
+                }
+                // Another process found the intent meanwhile: its request may have been the first.
+                attempts.is_repeated = true;
             };
-            if let (Some(entry), false) = (entry, matches!(step, Step::Finished(_)))
+            if let Some(entry) = entry
                 && attempts.note != noted
             {
                 noted = attempts.note.clone();
@@ -239,41 +247,49 @@ impl Core {
                     .await?;
             }
             match step {
-                Step::Finished(response) if is_too_long => {
-                    if let Some(entry) = entry {
-                        self.store(entry, &response, None).await?;
-                    }
-                    return Err(Error::ResponseNotStored(None));
-                }
-                Step::Finished(response) => return Ok(response),
                 Step::Ended(error) => return Err(error),
-                Step::Next(delay) => {
-                    if let Some(delay) = delay {
-                        environment.sleep(delay).await;
-                    }
-                }
+                Step::Next(Some(delay)) => environment.sleep(delay).await,
+                Step::Next(None) | Step::Finished { .. } => {}
             }
         }
     }
 
-    /// The end of an intent; returns the response that is stored.
-    async fn store(
+    /// The end of a call, and of its intent if it has one. `None`: the response ends no intent that another process may have sent.
+    async fn end(
         &self,
-        entry: &Entry,
-        answer: &Response,
-        body: Option<Bytes>,
-    ) -> Result<StoredResponse, Error> {
+        entry: Option<&Entry>,
+        response: Response,
+        is_too_long: bool,
+        unless_shared: bool,
+    ) -> Result<Option<Result<Response, Error>>, Error> {
+        let is_kept = !is_too_long && response.body.len() <= self.0.options.max_response;
+        let Some(entry) = entry else {
+            let result = if is_too_long {
+                Err(Error::ResponseNotStored(None))
+            } else {
+                Ok(response)
+            };
+            return Ok(Some(result));
+        };
         let finish = Finish {
             intent: entry.intent.clone(),
             key: entry.key.clone(),
             response: StoredResponse {
-                status: answer.status,
-                headers: answer.headers.clone(),
-                body,
+                status: response.status,
+                headers: response.headers.clone(),
+                body: is_kept.then(|| response.body.clone()),
             },
+            unless_shared,
             now: self.0.environment.now(),
         };
-        Ok(self.0.journal.finish(finish).await?)
+        let stored = self.0.journal.finish(finish).await?;
+        Ok(stored.map(|stored| {
+            if is_kept || is_too_long {
+                self.result(stored, false)
+            } else {
+                typed(&self.0.options.profile, response)
+            }
+        }))
     }
 
     /// The client's own headers and those that a journal does not keep.

@@ -120,6 +120,8 @@ pub(crate) struct Finish {
     pub(crate) intent: String,
     pub(crate) key: String,
     pub(crate) response: StoredResponse,
+    /// Whether the response ends the intent only if no other process may have sent it before: it says nothing of their requests.
+    pub(crate) unless_shared: bool,
     pub(crate) now: Timestamp,
 }
 
@@ -135,19 +137,17 @@ pub(crate) trait Backend: Send + Sync {
     /// Stores an intent, or finds it as it is stored. [`Error::Conflict`] if it is known with another fingerprint.
     fn intend(&self, new: NewIntent, bounds: Bounds) -> BoxFuture<'_, Result<Entry, Error>>;
     fn find(&self, intent: String) -> BoxFuture<'_, Result<Option<Entry>, Error>>;
-    /// The entry of an intent that is about to be sent without a call. Where an application can store intents that it does not send,
-    /// this marks it as sent.
-    fn start(&self, intent: String, _: String) -> BoxFuture<'_, Result<Option<Entry>, Error>> {
-        self.find(intent)
-    }
+    /// The entry of an intent that is about to be sent without a call. It is marked as shared, or, where an application can store
+    /// intents that it does not send, as sent.
+    fn start(&self, intent: String, key: String) -> BoxFuture<'_, Result<Option<Entry>, Error>>;
     /// Expiry only becomes earlier, and an unknown outcome stays unknown.
     fn note(&self, intent: String, key: String, note: Note) -> BoxFuture<'_, Result<(), Error>>;
-    /// Stores a response unless there is one, removes old ones, and returns what is stored.
+    /// Stores a response unless there is one, removes old ones, and returns what is stored. `None`: `unless_shared` kept it open.
     fn finish(
         &self,
         finish: Finish,
         bounds: Bounds,
-    ) -> BoxFuture<'_, Result<StoredResponse, Error>>;
+    ) -> BoxFuture<'_, Result<Option<StoredResponse>, Error>>;
     fn list(&self, after: Option<String>, limit: u32) -> BoxFuture<'_, Result<Vec<Open>, Error>>;
     fn forget(&self, intent: String) -> BoxFuture<'_, Result<bool, Error>>;
 }
@@ -271,7 +271,7 @@ impl Journal {
             .await
     }
 
-    pub(crate) async fn finish(&self, finish: Finish) -> Result<StoredResponse, Error> {
+    pub(crate) async fn finish(&self, finish: Finish) -> Result<Option<StoredResponse>, Error> {
         self.backend.finish(finish, self.bounds).await
     }
 }

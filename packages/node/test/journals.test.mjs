@@ -74,6 +74,20 @@ for (const [name, start] of Object.entries(JOURNALS)) {
     assert.deepEqual(await journal.list(), []);
   });
 
+  test(`a response may end only an intent that no other process found (${name})`, async () => {
+    const journal = start();
+    for (const find of [() => journal.intend("a", REQUEST, DAY_MS, 0), (key) => journal.start("a", key)]) {
+      const { key } = await journal.intend("a", REQUEST, DAY_MS, 0);
+      await find(key);
+      assert.equal(await journal.finish("a", key, STORED, 0, true), undefined);
+      assert.equal((await journal.list()).length, 1);
+      assert.deepEqual(await journal.finish("a", key, STORED, 0), STORED);
+      await journal.forget("a");
+    }
+    const alone = await journal.intend("b", REQUEST, DAY_MS, 0);
+    assert.deepEqual(await journal.finish("b", alone.key, STORED, 0, true), STORED);
+  });
+
   test(`a note shortens the lifetime of the key (${name})`, async () => {
     const journal = start();
     const { key } = await journal.intend("a", REQUEST, DAY_MS, 0);
@@ -195,6 +209,7 @@ test("a journal is compacted, keeps what it needs, and forgets what is past its 
   const other = openFile({ retentionMs: 1000 });
   const open = await journal.intend("open", REQUEST, DAY_MS, 0);
   await journal.note("open", open.key, { expiresMs: 5000, isUnknown: true, operationId: "op-1" });
+  await journal.start("open", open.key);
   const body = new Uint8Array(50_000);
   let latest;
   let nth = 0;
@@ -215,6 +230,7 @@ test("a journal is compacted, keeps what it needs, and forgets what is past its 
     assert.deepEqual((await one.find("open")).request, REQUEST);
     assert.deepEqual((await one.find(`past-${nth - 1}`)).response, latest);
     assert.equal(await one.find("past-0"), undefined);
+    assert.equal(await one.finish("open", open.key, STORED, nth * 100, true), undefined);
   }
 });
 

@@ -50,9 +50,21 @@ class Scenario {
     this.script = script;
     this.newJournal = newJournal;
     this.server = new ScriptedServer(script.profile, () => this.nowMs);
+    this.server.meanwhile = (respond) => this.meanwhile(respond);
   }
 
-  startClient() {
+  /** Time passes, and another process finds the intent. */
+  async meanwhile(respond) {
+    this.nowMs += respond.takes_ms ?? 0;
+    if (!respond.found_by_another) return;
+    const unreachable = async () => Promise.reject(new TypeError("failed", { cause: new Error("unreachable") }));
+    const quota = { capacity: 0, cost: 5, refillPerSecond: 0 };
+    const another = this.startClient({ fetch: unreachable, quota });
+    assert.ok((await this.call(another, this.lastCall)) instanceof GaveUp);
+    await another.close();
+  }
+
+  startClient(more = {}) {
     const { quota, ...rest } = this.script.client ?? {};
     const options = Object.fromEntries(Object.entries(rest).map(([name, value]) => [camel(name), value]));
     if (quota !== undefined) {
@@ -73,6 +85,7 @@ class Scenario {
         this.oversleepMs = 0;
         await this.server.onSleep();
       },
+      ...more,
     });
   }
 
@@ -120,6 +133,7 @@ class Scenario {
   async call(client, call) {
     const { intent = null, method, path, headers = {} } = call;
     const body = expectedBody(call);
+    this.lastCall = call;
     try {
       return await client.call(intent, this.server.url + path, { method, headers, body });
     } catch (error) {

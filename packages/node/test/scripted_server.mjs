@@ -5,6 +5,8 @@ import { createServer } from "node:net";
 /** Serves one exchange after another, each on a connection of its own. */
 export class ScriptedServer {
   problems = [];
+  /** What happens while the server has a request. */
+  meanwhile = async () => {};
   keys = new Map();
   #profile;
   #now;
@@ -108,6 +110,7 @@ export class ScriptedServer {
       return;
     }
     this.#check(request, exchange.expect ?? {});
+    await this.meanwhile(exchange.respond);
     // Before the response: the client may send the next request at once.
     this.#next += 1;
     await this.#openOrClose();

@@ -39,6 +39,8 @@ class ScriptedServer:
         self.gate = threading.Event()
         self.gate.set()
         self.received = threading.Event()
+        # What happens while the server has a request.
+        self.meanwhile: Callable[[dict[str, Any]], None] = lambda _: None
         self._listener = self._listen(0)
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
@@ -123,6 +125,7 @@ class ScriptedServer:
         self._check(request, exchange.get("expect", {}))
         self.received.set()
         self.gate.wait(PATIENCE_SECONDS)
+        self.meanwhile(exchange["respond"])
         # Before the response: the client may send the next request at once.
         self._next += 1
         self._open_or_close()

@@ -139,6 +139,19 @@ def test_the_first_entry_and_the_first_response_stay(new_journal: MakeJournal) -
     assert journal.list() == []
 
 
+def test_a_response_may_end_only_an_intent_that_no_other_process_found(new_journal: MakeJournal) -> None:
+    journal = new_journal()
+    for is_resumed in (False, True):
+        key = journal.intend("a", REQUEST, DAY_MS, 0).key
+        journal.start("a", key) if is_resumed else journal.intend("a", REQUEST, DAY_MS, 0)
+        assert journal.finish("a", key, STORED, 0, True) is None
+        assert len(journal.list()) == 1
+        assert journal.finish("a", key, STORED, 0) == STORED
+        journal.forget("a")
+    alone = journal.intend("b", REQUEST, DAY_MS, 0)
+    assert journal.finish("b", alone.key, STORED, 0, True) == STORED
+
+
 def test_a_full_journal_refuses_new_intents_only(new_journal: MakeJournal) -> None:
     journal = new_journal(max_open=2)
     keys = [journal.intend(name, REQUEST, DAY_MS, 0).key for name in "ab"]

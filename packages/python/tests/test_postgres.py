@@ -92,6 +92,8 @@ def test_the_journal_keeps_the_first_entry_and_the_first_response(
     journal.note("a", first.key, Note(5000, True, "op-1"))
     (listed,) = journal.list()
     assert (listed.expires_ms, listed.is_unknown, listed.operation_id) == (5000, True, "op-1")
+    # Another process found it.
+    assert journal.finish("a", first.key, STORED, 3000, True) is None
     assert journal.finish("a", first.key, STORED, 3000) == STORED
     other = StoredResponse(500, (), None)
     assert journal.finish("a", first.key, other, 4000) == STORED

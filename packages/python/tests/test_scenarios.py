@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,8 @@ class Scenario:
         self.now_ms = 1_800_000_000_000
         self.delays_ms: list[int] = []
         self.oversleep_ms = 0
+        # The last call.
+        self.called: dict[str, Any] = {}
         self.server = ScriptedServer(script["profile"], lambda: self.now_ms)
         options = dict(script.get("client", {}))
         if "quota" in options:
@@ -69,6 +72,24 @@ class Scenario:
         self.oversleep_ms = 0
         self.server.on_sleep()
 
+    def set_meanwhile(self, journal: Journal) -> None:
+        """While the server has a request, time passes, and another process may find its intent."""
+
+        def refuse(_: httpx.Request) -> httpx.Response:
+            raise httpx.ConnectError("unreachable")
+
+        http = httpx.Client(transport=httpx.MockTransport(refuse))
+        options = replace(self.options, quota=QuotaOptions(capacity=0))
+        another = Client(journal, http=http, options=options)
+
+        def meanwhile(respond: dict[str, Any]) -> None:
+            self.now_ms += respond.get("takes_ms", 0)
+            if "found_by_another" in respond:
+                with pytest.raises(GaveUp):
+                    another.call(**self.called)
+
+        self.server.meanwhile = meanwhile
+
     async def sleep_async(self, seconds: float) -> None:
         self.sleep(seconds)
 
@@ -83,13 +104,14 @@ class Scenario:
         assert self.delays_ms == step.get("delays_ms", [])
 
     def arguments(self, call: dict[str, Any]) -> dict[str, Any]:
-        return {
+        self.called = {
             "intent": call.get("intent"),
             "method": call["method"],
             "url": self.server.url + call["path"],
             "content": expected_body(call),
             "headers": call.get("headers"),
         }
+        return self.called
 
 
 def compare(expected: dict[str, Any], result: CallResponse | Exception, is_alone: bool) -> None:
@@ -141,6 +163,7 @@ def test_scenario_with_threads(script: dict[str, Any], tmp_path: Path) -> None:
             return error
 
     client = start()
+    scenario.set_meanwhile(SqliteJournal(tmp_path / "journal.db"))
     try:
         for step in script["steps"]:
             if "restart" in step:
@@ -213,6 +236,7 @@ async def run_with_tasks(script: dict[str, Any], journal: Journal) -> None:
             return error
 
     client = start()
+    scenario.set_meanwhile(journal)
     try:
         for step in script["steps"]:
             if "restart" in step:

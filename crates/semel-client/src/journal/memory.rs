@@ -26,6 +26,8 @@ struct State {
 
 struct Stored {
     nth: u64,
+    /// Whether another process may have sent it: it found the intent open.
+    is_shared: bool,
     created_at: Timestamp,
     finished_at: Option<Timestamp>,
     method: String,
@@ -41,10 +43,11 @@ impl Memory {
 
 impl State {
     fn intend(&mut self, new: NewIntent, bounds: Bounds) -> Result<Entry, Error> {
-        if let Some(known) = self.intents.get(&new.intent) {
+        if let Some(known) = self.intents.get_mut(&new.intent) {
             if known.entry.fingerprint != new.fingerprint {
                 return Err(Error::Conflict);
             }
+            known.is_shared = true;
             return Ok(known.entry.clone());
         }
         if self.open.len() >= bounds.max_open as usize {
@@ -68,6 +71,7 @@ impl State {
         self.open.insert(nth, new.intent.clone());
         let stored = Stored {
             nth,
+            is_shared: false,
             created_at: new.created_at,
             finished_at: None,
             method: new.request.method.to_string(),
@@ -97,14 +101,17 @@ impl State {
         }
     }
 
-    fn finish(&mut self, finish: Finish, bounds: Bounds) -> StoredResponse {
+    fn finish(&mut self, finish: Finish, bounds: Bounds) -> Option<StoredResponse> {
         self.prune(finish.now.saturating_sub(bounds.retention));
         let known = self.intents.get_mut(&finish.intent);
         let Some(known) = known.filter(|known| known.entry.key == finish.key) else {
-            return finish.response;
+            return Some(finish.response);
         };
         if let Some(first) = &known.entry.response {
-            return first.clone();
+            return Some(first.clone());
+        }
+        if finish.unless_shared && known.is_shared {
+            return None;
         }
         known.entry.response = Some(finish.response.clone());
         known.entry.request = None;
@@ -112,7 +119,7 @@ impl State {
         let nth = known.nth;
         self.open.remove(&nth);
         self.finished.insert((finish.now, nth), finish.intent);
-        finish.response
+        Some(finish.response)
     }
 
     fn prune(&mut self, before: Timestamp) {
@@ -173,6 +180,16 @@ impl Backend for Memory {
         })
     }
 
+    fn start(&self, intent: String, _: String) -> BoxFuture<'_, Result<Option<Entry>, Error>> {
+        Box::pin(async move {
+            let mut state = self.lock();
+            Ok(state.intents.get_mut(&intent).map(|known| {
+                known.is_shared = true;
+                known.entry.clone()
+            }))
+        })
+    }
+
     fn note(&self, intent: String, key: String, note: Note) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(async move {
             self.lock().note(&intent, &key, note);
@@ -184,7 +201,7 @@ impl Backend for Memory {
         &self,
         finish: Finish,
         bounds: Bounds,
-    ) -> BoxFuture<'_, Result<StoredResponse, Error>> {
+    ) -> BoxFuture<'_, Result<Option<StoredResponse>, Error>> {
         Box::pin(async move { Ok(self.lock().finish(finish, bounds)) })
     }
 

@@ -201,14 +201,14 @@ impl Backend for Postgres {
         &self,
         finish: Finish,
         bounds: Bounds,
-    ) -> BoxFuture<'_, Result<StoredResponse, Error>> {
+    ) -> BoxFuture<'_, Result<Option<StoredResponse>, Error>> {
         Box::pin(async move {
             let response = finish.response;
             let status = i32::from(response.status);
             let headers = Json(to_pairs(&response.headers, |_| false));
             let (body, now) = (response.body.as_deref(), finish.now.as_micros());
             let before = finish.now.saturating_sub(bounds.retention).as_micros();
-            let parameters: [&(dyn ToSql + Sync); 7] = [
+            let parameters: [&(dyn ToSql + Sync); 8] = [
                 &finish.intent,
                 &finish.key,
                 &status,
@@ -216,12 +216,11 @@ impl Backend for Postgres {
                 &body,
                 &before,
                 &now,
+                &finish.unless_shared,
             ];
             let rows = self.query(FINISH, &parameters).await?;
             // Without a row it was forgotten meanwhile.
-            Ok(entry(&rows)?
-                .and_then(|entry| entry.response)
-                .unwrap_or(response))
+            Ok(entry(&rows)?.map_or(Some(response), |entry| entry.response))
         })
     }
 

@@ -23,6 +23,7 @@ use crate::stored_headers::{Pairs, to_pairs};
 const SCHEMA: &str = include_str!("../../migrations/sqlite.sql");
 const INTEND: &str = include_str!("../../queries/sqlite/intend.sql");
 const FIND: &str = include_str!("../../queries/sqlite/find.sql");
+const SHARE: &str = include_str!("../../queries/sqlite/share.sql");
 const NOTE: &str = include_str!("../../queries/sqlite/note.sql");
 const FINISH: &str = include_str!("../../queries/sqlite/finish.sql");
 const LIST_OPEN: &str = include_str!("../../queries/sqlite/list_open.sql");
@@ -182,7 +183,7 @@ fn create_private(path: &Path) -> std::io::Result<()> {
 }
 
 fn intend(connection: &Connection, new: &NewIntent, bounds: Bounds) -> Result<Entry, Error> {
-    if let Some(known) = find(connection, &new.intent)? {
+    if let Some(known) = share(connection, &new.intent)? {
         return known;
     }
     let request = &new.request;
@@ -211,6 +212,15 @@ fn intend(connection: &Connection, new: &NewIntent, bounds: Bounds) -> Result<En
         is_sent: false,
         ..entry
     })
+}
+
+/// Finds an intent for a process that is about to send it.
+fn share(connection: &Connection, intent: &str) -> Result<Option<Result<Entry, Error>>, Error> {
+    connection
+        .prepare_cached(SHARE)
+        .and_then(|mut update| update.execute([intent]))
+        .map_err(|e| sqlite(&e))?;
+    find(connection, intent)
 }
 
 fn find(connection: &Connection, intent: &str) -> Result<Option<Result<Entry, Error>>, Error> {
@@ -255,7 +265,7 @@ fn finish(
     connection: &Connection,
     finish: &Finish,
     bounds: Bounds,
-) -> Result<StoredResponse, Error> {
+) -> Result<Option<StoredResponse>, Error> {
     let response = &finish.response;
     let body = response.body.as_deref();
     connection
@@ -268,23 +278,22 @@ fn finish(
                 response.status,
                 to_text(&to_pairs(&response.headers, |_| false)).unwrap_or_default(),
                 body,
+                finish.unless_shared,
             ])
         })
         .map_err(|e| sqlite(&e))?;
     let before = finish.now.saturating_sub(bounds.retention);
-    let first = match find(connection, &finish.intent)? {
-        Some(entry) => entry.map(|entry| {
-            let is_same = entry.key == finish.key;
-            entry.response.filter(|_| is_same)
-        })?,
+    let known = find(connection, &finish.intent)?.transpose()?;
+    let stored = match known.filter(|known| known.key == finish.key) {
+        Some(known) => known.response,
         // Forgotten meanwhile.
-        None => None,
+        None => Some(response.clone()),
     };
     connection
         .prepare_cached(PRUNE)
         .and_then(|mut prune| prune.execute(params![before.as_micros(), PRUNED_AT_ONCE]))
         .map_err(|e| sqlite(&e))?;
-    Ok(first.unwrap_or_else(|| response.clone()))
+    Ok(stored)
 }
 
 fn list(connection: &Connection, after: Option<&str>, limit: u32) -> rusqlite::Result<Vec<Open>> {
@@ -320,6 +329,10 @@ impl Backend for Sqlite {
         self.run(move |connection| find(connection, &intent)?.transpose())
     }
 
+    fn start(&self, intent: String, _: String) -> BoxFuture<'_, Result<Option<Entry>, Error>> {
+        self.run(move |connection| share(connection, &intent)?.transpose())
+    }
+
     fn note(&self, intent: String, key: String, note: Note) -> BoxFuture<'_, Result<(), Error>> {
         let expires_at = note.expires_at.map_or(i64::MAX, Timestamp::as_micros);
         self.run(move |connection| {
@@ -339,7 +352,11 @@ impl Backend for Sqlite {
         })
     }
 
-    fn finish(&self, end: Finish, bounds: Bounds) -> BoxFuture<'_, Result<StoredResponse, Error>> {
+    fn finish(
+        &self,
+        end: Finish,
+        bounds: Bounds,
+    ) -> BoxFuture<'_, Result<Option<StoredResponse>, Error>> {
         self.run(move |connection| finish(connection, &end, bounds))
     }
 

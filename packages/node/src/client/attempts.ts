@@ -59,9 +59,16 @@ export interface Note {
   readonly operationId?: string | undefined;
 }
 
+/** The response ends the intent. */
+export interface Finished {
+  readonly kind: "finished";
+  readonly response: CompleteResponse;
+  /** Unless another process sent the intent, too: it would say nothing of their request. */
+  readonly unlessShared: boolean;
+}
+
 export type Step =
-  /** The response ends the intent. */
-  | { readonly kind: "finished"; readonly response: CompleteResponse }
+  | Finished
   /** The next request, after a delay if there is one. */
   | { readonly kind: "next"; readonly delayMs: number | undefined }
   /** The call ends, and the intent stays open. */
@@ -108,8 +115,8 @@ export class Attempts {
       this.statusUrl === undefined ? decide(this.profile, answer, isRepeated) : decidePoll(answer);
     const { verdict } = decision;
     if (isEnd(verdict) && answer.kind === "response") {
-      quota.giveBack(this.#hasPaid);
-      return { kind: "finished", response: answer };
+      const unlessShared = decide(this.profile, answer, true).verdict !== verdict;
+      return { kind: "finished", response: answer, unlessShared };
     }
     if (verdict === "refused") return { kind: "ended", error: this.#giveUp("refused") };
     if (verdict === "over") {
@@ -125,6 +132,11 @@ export class Attempts {
       this.statusUrl = sameOrigin(this.url, decision.statusResource);
     }
     return this.#pause(verdict, answer, nowMs, random, quota);
+  }
+
+  /** The call ended with a response: the server works. */
+  giveBack(quota: Quota): void {
+    quota.giveBack(this.#hasPaid);
   }
 
   #pause(verdict: Verdict, answer: Answer, nowMs: number, random: number, quota: Quota): Step {

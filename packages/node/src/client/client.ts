@@ -2,7 +2,7 @@
 
 import { setTimeout as sleepFor } from "node:timers/promises";
 
-import { Attempts, DEFAULT_QUOTA, Quota, type Note, type QuotaOptions } from "./attempts.js";
+import { Attempts, DEFAULT_QUOTA, Quota, type Finished, type Note, type QuotaOptions } from "./attempts.js";
 import { decide } from "./decision.js";
 import {
   CredentialsMissing,
@@ -246,12 +246,7 @@ export class Client {
     if (entry.response !== undefined) {
       return { response: this.#typed(entry.intent, entry.response), replayed: true };
     }
-    const final = await this.#send(request, entry);
-    const { status, headers, body } = final.response;
-    const isKept = body.length <= this.#options.maxResponseBytes;
-    let stored = await this.#store(entry, { status, headers, body: isKept ? body : undefined });
-    if (!isKept) stored = { status, headers, body };
-    return { response: this.#typed(entry.intent, stored), replayed: false };
+    return this.#send(request, entry);
   }
 
   /** The request that the journal has of an intent, for the client to add its credentials. */
@@ -269,8 +264,20 @@ export class Client {
     return { ...entry.request, headers };
   }
 
-  #store(entry: Entry, response: StoredResponse): Promise<StoredResponse> {
-    return this.journal.finish(entry.intent, entry.key, response, this.#options.clock());
+  /** The end of a call, and of its intent if it has one. Undefined: another process may have sent the intent, too. */
+  async #end(entry: Entry | undefined, end: Finished, isTooLong: boolean): Promise<Final | undefined> {
+    const { response, unlessShared } = end;
+    if (entry === undefined) {
+      if (isTooLong) throw new ResponseNotStored(null);
+      return { response, replayed: false };
+    }
+    const { status, headers, body } = response;
+    const isShort = body.length <= this.#options.maxResponseBytes;
+    const kept = { status, headers, body: isShort && !isTooLong ? body : undefined };
+    const { intent, key } = entry;
+    const stored = await this.journal.finish(intent, key, kept, this.#options.clock(), unlessShared);
+    if (stored === undefined) return undefined;
+    return { response: this.#typed(intent, isShort ? stored : response), replayed: false };
   }
 
   /** Sends a request until an answer ends the call. Without an entry it has no intent. */
@@ -298,13 +305,17 @@ export class Client {
         if (answer.kind === "failure") throw new Failed(answer);
         return { response: answer, replayed: false };
       }
-      const step = attempts.advance(answer, clock(), random(), this.#quota);
-      if (step.kind === "finished" && isTooLong) {
-        const { status, headers } = received;
-        if (entry !== undefined) await this.#store(entry, { status, headers, body: undefined });
-        throw new ResponseNotStored(intent);
+      let step = attempts.advance(answer, clock(), random(), this.#quota);
+      while (step.kind === "finished") {
+        const final = await this.#end(entry, step, isTooLong);
+        if (final !== undefined) {
+          attempts.giveBack(this.#quota);
+          return final;
+        }
+        // Another process found the intent meanwhile: its request may have been the first.
+        attempts.isRepeated = true;
+        step = attempts.advance(answer, clock(), random(), this.#quota);
       }
-      if (step.kind === "finished") return { response: step.response, replayed: false };
       if (entry !== undefined && !isSameNote(attempts.note, note)) {
         note = attempts.note;
         await this.journal.note(entry.intent, entry.key, note);

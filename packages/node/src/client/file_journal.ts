@@ -34,6 +34,7 @@ interface Known {
   readonly opened: RecordPosition;
   /** The size of the request's body in the file. */
   readonly bodyLength: number;
+  isShared: boolean;
   expiresMs: number;
   isUnknown: boolean;
   operationId: string | undefined;
@@ -71,6 +72,7 @@ class Index implements Reader {
         createdMs: record.created,
         opened: position,
         bodyLength: record.body.length,
+        isShared: record.shared ?? false,
         expiresMs: record.expires,
         isUnknown: false,
         operationId: undefined,
@@ -84,7 +86,10 @@ class Index implements Reader {
     } else if (known.finished !== undefined) {
       // The first response stays: callers must not see two.
       return;
+    } else if (record.t === "share") {
+      known.isShared = true;
     } else if (record.t === "done") {
+      if (record.unless_shared && known.isShared) return;
       known.finished = { position, atMs: record.at };
       this.open -= 1;
     } else {
@@ -119,7 +124,7 @@ class Index implements Reader {
         yield await read(known.finished.position);
         continue;
       }
-      yield { ...opened, expires: known.expiresMs };
+      yield { ...opened, expires: known.expiresMs, shared: known.isShared };
       const { intent, key, isUnknown: unknown, operationId: operation } = known;
       if (unknown) yield { t: "note", intent, key, unknown, operation };
     }
@@ -163,13 +168,11 @@ export class FileJournal implements Journal {
         t: "open", intent, key, fingerprint, method, url, headers, body, created, expires,
       });
       known = await this.find(intent);
-    } else if (known.response === undefined) {
-      // Another process may have written it and not synced it yet, and its key is about to be sent.
-      await this.#file.sync();
     }
+    // Another process may have been the first.
+    if (known?.key !== fresh.key) known = await this.start(intent);
     if (known === undefined) throw new JournalError("the intent vanished from the journal");
     if (known.fingerprint !== fresh.fingerprint) throw new IntentConflict(intent);
-    // Another process may have been the first.
     return { ...known, isSent: known.key !== fresh.key };
   }
 
@@ -191,8 +194,11 @@ export class FileJournal implements Journal {
   }
 
   async start(intent: string): Promise<Entry | undefined> {
+    const known = await this.find(intent);
+    if (known === undefined || known.response !== undefined) return known;
     // Another process may have written it and not synced it yet, and its key is about to be sent.
-    await this.#file.sync();
+    if (this.#index.known.get(intent)?.isShared) await this.#file.sync();
+    else await this.#file.append({ t: "share", intent, key: known.key });
     return this.find(intent);
   }
 
@@ -206,14 +212,17 @@ export class FileJournal implements Journal {
     key: string,
     response: StoredResponse,
     nowMs: number,
-  ): Promise<StoredResponse> {
+    unlessShared = false,
+  ): Promise<StoredResponse | undefined> {
     this.#nowMs = nowMs;
     const { status, headers } = response;
     const body = response.body === undefined ? null : toBase64(response.body);
-    await this.#file.append({ t: "done", intent, key, status, headers, body, at: nowMs });
+    await this.#file.append({
+      t: "done", intent, key, status, headers, body, at: nowMs, unless_shared: unlessShared,
+    });
     const stored = await this.find(intent);
     // Otherwise forgotten meanwhile, by a person.
-    return (stored?.key === key ? stored.response : undefined) ?? response;
+    return stored?.key === key ? stored.response : response;
   }
 
   async list(): Promise<OpenIntent[]> {

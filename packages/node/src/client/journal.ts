@@ -56,19 +56,30 @@ export interface OpenIntent {
 export interface Journal {
   /**
    * Stores a new intent with a new key, and returns what is known of it. The request is without
-   * credentials. `isSent` is false if this call stored it. Throws `IntentConflict` and `JournalFull`.
+   * credentials. `isSent` is false if this call stored it; else it marks the intent as shared. Throws
+   * `IntentConflict` and `JournalFull`.
    */
   intend(intent: string, request: StoredRequest, lifetimeMs: number, nowMs: number): Promise<Entry>;
   find(intent: string): Promise<Entry | undefined>;
   /**
-   * The entry of an intent that is about to be sent without a call. Where an application can store intents
-   * that it does not send, this marks it as sent.
+   * The entry of an intent that is about to be sent without a call. It is marked as shared, or, where an
+   * application can store intents that it does not send, as sent.
    */
   start(intent: string, key: string): Promise<Entry | undefined>;
   /** Remembers what a response said before the call ends. */
   note(intent: string, key: string, note: Note): Promise<void>;
-  /** Stores the final response, and returns the one that is stored. */
-  finish(intent: string, key: string, response: StoredResponse, nowMs: number): Promise<StoredResponse>;
+  /**
+   * Stores the final response, and returns the one that is stored. With `unlessShared` an intent that is shared
+   * stays open, and the result is undefined: the response says nothing of what another process may have sent
+   * before.
+   */
+  finish(
+    intent: string,
+    key: string,
+    response: StoredResponse,
+    nowMs: number,
+    unlessShared?: boolean,
+  ): Promise<StoredResponse | undefined>;
   /** The open intents in the order in which they were stored. */
   list(): Promise<OpenIntent[]>;
   /** Removes an intent, because a person asked for it: its next call is a new operation. */
@@ -133,6 +144,8 @@ export class MemoryJournal implements Journal {
   // In the order in which they were stored, and in which they were finished.
   readonly #open = new Map<string, Entry>();
   readonly #finished = new Map<string, { entry: Entry; finishedMs: number }>();
+  /** The keys of open intents that others than those who stored them may have sent. */
+  readonly #shared = new Set<string>();
   readonly #maxOpen: number;
   readonly #retentionMs: number;
 
@@ -147,7 +160,7 @@ export class MemoryJournal implements Journal {
     lifetimeMs: number,
     nowMs: number,
   ): Promise<Entry> {
-    const known = this.#find(intent);
+    const known = this.#share(intent);
     const entry = newEntry(intent, request, lifetimeMs, nowMs);
     if (known !== undefined) {
       if (known.fingerprint !== entry.fingerprint) throw new IntentConflict(intent);
@@ -163,7 +176,7 @@ export class MemoryJournal implements Journal {
   }
 
   async start(intent: string): Promise<Entry | undefined> {
-    return this.#find(intent);
+    return this.#share(intent);
   }
 
   async note(intent: string, key: string, note: Note): Promise<void> {
@@ -176,9 +189,12 @@ export class MemoryJournal implements Journal {
     key: string,
     response: StoredResponse,
     nowMs: number,
-  ): Promise<StoredResponse> {
+    unlessShared = false,
+  ): Promise<StoredResponse | undefined> {
     const entry = this.#open.get(intent);
     if (entry?.key === key) {
+      if (unlessShared && this.#shared.has(key)) return undefined;
+      this.#shared.delete(key);
       this.#open.delete(intent);
       const request = { ...entry.request, body: new Uint8Array() };
       this.#finished.set(intent, { entry: { ...entry, request, response }, finishedMs: nowMs });
@@ -195,11 +211,18 @@ export class MemoryJournal implements Journal {
   }
 
   async forget(intent: string): Promise<boolean> {
+    this.#shared.delete(this.#open.get(intent)?.key ?? "");
     const wasOpen = this.#open.delete(intent);
     return this.#finished.delete(intent) || wasOpen;
   }
 
   async close(): Promise<void> {}
+
+  #share(intent: string): Entry | undefined {
+    const open = this.#open.get(intent);
+    if (open !== undefined) this.#shared.add(open.key);
+    return this.#find(intent);
+  }
 
   #find(intent: string): Entry | undefined {
     return this.#open.get(intent) ?? this.#finished.get(intent)?.entry;

@@ -125,14 +125,16 @@ export class PgJournal implements Journal {
     key: string,
     response: StoredResponse,
     nowMs: number,
-  ): Promise<StoredResponse> {
+    unlessShared = false,
+  ): Promise<StoredResponse | undefined> {
     const { status, headers } = response;
     const body = response.body === undefined ? null : Buffer.from(response.body);
     const beforeUs = (nowMs - this.#retentionMs) * 1000;
-    const values = [intent, key, status, JSON.stringify(headers), body, beforeUs, nowMs * 1000];
+    const times = [beforeUs, nowMs * 1000];
+    const values = [intent, key, status, JSON.stringify(headers), body, ...times, unlessShared];
     const entry = toEntry(await query(this.pool, FINISH, values));
     // Otherwise forgotten meanwhile, by a person.
-    return entry?.response ?? response;
+    return entry === undefined ? response : entry.response;
   }
 
   async list(): Promise<OpenIntent[]> {

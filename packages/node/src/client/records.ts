@@ -25,7 +25,11 @@ export type JournalRecord =
       readonly body: string;
       readonly created: number;
       readonly expires: number;
+      /** After a compaction, for a record `share` before it. */
+      readonly shared?: boolean | undefined;
     }
+  /** Another process than the one that stored an intent is about to send it. */
+  | { readonly t: "share"; readonly intent: string; readonly key: string }
   | {
       readonly t: "note";
       readonly intent: string;
@@ -42,6 +46,8 @@ export type JournalRecord =
       readonly headers: Headers;
       readonly body: string | null;
       readonly at: number;
+      /** It does not count after a record `share`. */
+      readonly unless_shared?: boolean | undefined;
     }
   | { readonly t: "forget"; readonly intent: string; readonly key: string }
   /** Nothing after it counts: the next generation of the file has what came before it. */

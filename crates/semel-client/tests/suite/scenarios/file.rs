@@ -112,6 +112,10 @@ pub(super) struct Respond {
     pub(super) stall: bool,
     #[serde(default)]
     pub(super) refuse: bool,
+    #[serde(default)]
+    pub(super) takes_ms: u64,
+    #[serde(default)]
+    pub(super) found_by_another: bool,
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq)]

@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
 use futures_util::future::join_all;
 use semel_client::{
-    BoxFuture, Client, Environment, Error, Options, Profile, QuotaOptions, Request, Response,
+    BoxFuture, Client, Environment, Error, Options, Profile, QuotaOptions, Received, Request,
+    Response, Transport, TransportError,
 };
 use semel_core::Timestamp;
 
@@ -22,6 +24,17 @@ struct Recorder {
     delays: std::sync::Mutex<Vec<u64>>,
     /// How much longer the next sleep takes: the machine sleeps, too.
     oversleep: std::sync::Mutex<Duration>,
+    /// The last call.
+    call: std::sync::Mutex<Option<Call>>,
+}
+
+/// A transport of a process that reaches no server.
+struct Unreachable;
+
+impl Transport for Unreachable {
+    fn send(&self, _: http::Request<Bytes>) -> BoxFuture<'_, Result<Received, TransportError>> {
+        Box::pin(async { Err(TransportError::NotConnected("unreachable".to_owned())) })
+    }
 }
 
 impl Environment for Recorder {
@@ -57,7 +70,9 @@ pub(super) async fn run(scenario: &Scenario, place: &Place) -> Result<(), String
         server: Server::new(scenario.profile == "ietf").await,
         delays: std::sync::Mutex::default(),
         oversleep: std::sync::Mutex::default(),
+        call: std::sync::Mutex::default(),
     });
+    set_meanwhile(scenario, place, &environment);
     let mut runner = Runner {
         client: client(scenario, place, &environment),
         scenario,
@@ -71,11 +86,53 @@ pub(super) async fn run(scenario: &Scenario, place: &Place) -> Result<(), String
     Ok(())
 }
 
+/// While the server has a request, time passes, and another process may find its intent.
+fn set_meanwhile(scenario: &Scenario, place: &Place, environment: &Arc<Recorder>) {
+    let options = Options {
+        quota: QuotaOptions {
+            capacity: 0.0,
+            ..QuotaOptions::default()
+        },
+        ..options(scenario)
+    };
+    let another = Client::builder(place.open())
+        .options(options)
+        .environment(Arc::clone(environment) as Arc<dyn Environment>)
+        .build_with(Unreachable);
+    let recorder = Arc::downgrade(environment);
+    environment.server.set_meanwhile(Arc::new(move |respond| {
+        let (another, recorder) = (another.clone(), recorder.upgrade().unwrap());
+        Box::pin(async move {
+            let takes = Duration::from_millis(respond.takes_ms);
+            recorder.clock.advance(takes);
+            if respond.found_by_another {
+                let call = recorder.call.lock().unwrap().clone().unwrap();
+                let ended = another
+                    .call(
+                        call.intent.as_ref().unwrap(),
+                        request(&call, &recorder.server.url),
+                    )
+                    .await;
+                assert!(matches!(ended, Err(Error::GaveUp { .. })), "{ended:?}");
+            }
+            recorder.now()
+        })
+    }));
+}
+
 fn client(scenario: &Scenario, place: &Place, environment: &Arc<Recorder>) -> Client {
+    Client::builder(place.open())
+        .options(options(scenario))
+        .environment(Arc::clone(environment) as Arc<dyn Environment>)
+        .build()
+        .unwrap()
+}
+
+fn options(scenario: &Scenario) -> Options {
     let defaults = Options::default();
     let given = &scenario.client;
     let millis = |given: Option<u64>, default| given.map_or(default, Duration::from_millis);
-    let options = Options {
+    Options {
         profile: match scenario.profile.as_str() {
             "ietf" => Profile::ietf(),
             "stripe" => Profile::stripe(),
@@ -96,12 +153,22 @@ fn client(scenario: &Scenario, place: &Place, environment: &Arc<Recorder>) -> Cl
         // The order of the requests is part of a scenario.
         resume_at_once: 1,
         ..defaults
-    };
-    Client::builder(place.open())
-        .options(options)
-        .environment(Arc::clone(environment) as Arc<dyn Environment>)
-        .build()
-        .unwrap()
+    }
+}
+
+fn request(call: &Call, origin: &str) -> Request {
+    let url = format!("{origin}{}", call.path);
+    let mut request = Request::new(call.method.parse().unwrap(), &url).unwrap();
+    for (name, value) in &call.headers {
+        request = request.header(name.parse().unwrap(), value.parse().unwrap());
+    }
+    if let Some(body) = &call.body {
+        request = request.body(body.clone());
+    }
+    if let Some(body) = &call.body_base64 {
+        request = request.body(STANDARD.decode(body).unwrap());
+    }
+    request
 }
 
 impl Runner<'_> {
@@ -182,17 +249,8 @@ impl Runner<'_> {
     }
 
     async fn call(&self, call: &Call) -> Result<Response, Error> {
-        let url = format!("{}{}", self.environment.server.url, call.path);
-        let mut request = Request::new(call.method.parse().unwrap(), &url).unwrap();
-        for (name, value) in &call.headers {
-            request = request.header(name.parse().unwrap(), value.parse().unwrap());
-        }
-        if let Some(body) = &call.body {
-            request = request.body(body.clone());
-        }
-        if let Some(body) = &call.body_base64 {
-            request = request.body(STANDARD.decode(body).unwrap());
-        }
+        *self.environment.call.lock().unwrap() = Some(call.clone());
+        let request = request(call, &self.environment.server.url);
         match &call.intent {
             Some(intent) => self.client.call(intent, request).await,
             None => self.client.send(request).await,

@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use semel_client::BoxFuture;
 use semel_core::Timestamp;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,8 +24,12 @@ pub(super) struct Server {
     listener: tokio::sync::Mutex<Option<JoinHandle<()>>>,
 }
 
+/// What happens while the server has a request; then the time.
+pub(super) type Meanwhile = dyn Fn(Respond) -> BoxFuture<'static, Timestamp> + Send + Sync;
+
 #[derive(Default)]
 struct Script {
+    meanwhile: Option<Arc<Meanwhile>>,
     exchanges: VecDeque<Exchange>,
     /// Whether the first exchange is a refused connection, and nothing listens.
     is_refusing: bool,
@@ -51,6 +56,10 @@ impl Server {
             script: Arc::default(),
             listener: tokio::sync::Mutex::new(None),
         })
+    }
+
+    pub(super) fn set_meanwhile(&self, meanwhile: Arc<Meanwhile>) {
+        self.script.lock().unwrap().meanwhile = Some(meanwhile);
     }
 
     pub(super) async fn begin(&self, exchanges: &[Exchange], now: Timestamp) {
@@ -126,7 +135,7 @@ async fn serve(mut stream: TcpStream, script: Arc<Mutex<Script>>, is_quoted: boo
     let Some(received) = read_request(&mut stream).await else {
         return;
     };
-    let (respond, now) = {
+    let (respond, meanwhile) = {
         let mut script = script.lock().unwrap();
         let Some(exchange) = script.exchanges.pop_front() else {
             let (method, path) = (&received.method, &received.path);
@@ -138,8 +147,9 @@ async fn serve(mut stream: TcpStream, script: Arc<Mutex<Script>>, is_quoted: boo
         if let Err(problem) = script.check(&expect, &received, is_quoted) {
             script.problems.push(problem);
         }
-        (exchange.respond, script.now.unwrap())
+        (exchange.respond, script.meanwhile.clone().unwrap())
     };
+    let now = meanwhile(respond.clone()).await;
     if respond.stall {
         // Until the client gives up.
         let _ = stream.read_to_end(&mut Vec::new()).await;

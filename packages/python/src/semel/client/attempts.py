@@ -73,6 +73,8 @@ class Finished:
     """The response ends the intent."""
 
     response: Response
+    # Unless another process sent the intent, too: it would say nothing of their request.
+    unless_shared: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,8 +132,7 @@ class Attempts:
         verdict = decision.verdict
         if verdict.is_end:
             assert isinstance(answer, Response)
-            quota.give_back(self._has_paid)
-            return Finished(answer)
+            return Finished(answer, decide(self.profile, answer, True) != decision)
         if verdict is Verdict.REFUSED:
             return self._give_up("refused")
         if verdict is Verdict.OVER:
@@ -145,6 +146,10 @@ class Attempts:
         elif decision.status_resource is not None:
             self.status_url = _same_origin(self.url, decision.status_resource)
         return self._pause(verdict, answer, now_ms, random, quota)
+
+    def give_back(self, quota: Quota) -> None:
+        """The call ended with a response: the server works."""
+        quota.give_back(self._has_paid)
 
     def _pause(
         self, verdict: Verdict, answer: Answer, now_ms: int, random: float, quota: Quota

@@ -166,13 +166,21 @@ class Engine:
                 if isinstance(answer, Failure):
                     raise errors.Failed(answer)
                 return Final(answer)
-            step = attempts.advance(answer, options.clock(), options.random(), self.quota)
-            if isinstance(step, Finished):
-                if is_too_long:
-                    if entry is not None:
-                        yield from self._store(entry, step.response, None)
-                    raise errors.ResponseNotStored(intent)
-                return Final(step.response)
+            while True:
+                step = attempts.advance(answer, options.clock(), options.random(), self.quota)
+                if not isinstance(step, Finished):
+                    break
+                if entry is None:
+                    attempts.give_back(self.quota)
+                    if is_too_long:
+                        raise errors.ResponseNotStored(intent)
+                    return Final(step.response)
+                stored = yield from self._store(entry, step, is_too_long)
+                if stored is not None:
+                    attempts.give_back(self.quota)
+                    return Final(self._typed(entry.intent, stored))
+                # Another process found the intent meanwhile: its request may have been the first.
+                attempts.is_repeated = True
             if entry is not None and attempts.note != note:
                 note = attempts.note
                 yield self._write_note(entry, note)
@@ -199,22 +207,21 @@ class Engine:
     def _finish(self, entry: Entry, request: Request) -> Run:
         if entry.response is not None:
             return Final(self._typed(entry.intent, entry.response), replayed_from_journal=True)
-        final = yield from self.send(request, entry)
-        answer = final.response
-        is_kept = len(answer.body) <= self.options.max_response_bytes
-        stored = yield from self._store(entry, answer, answer.body if is_kept else None)
-        if not is_kept:
-            stored = StoredResponse(answer.status, answer.headers, answer.body)
-        return Final(self._typed(entry.intent, stored))
+        return (yield from self.send(request, entry))
 
     def _store(
-        self, entry: Entry, answer: Response, body: bytes | None
-    ) -> Generator[Write, StoredResponse, StoredResponse]:
-        response = StoredResponse(answer.status, answer.headers, body)
+        self, entry: Entry, end: Finished, is_too_long: bool
+    ) -> Generator[Write, StoredResponse | None, StoredResponse | None]:
+        """What the caller gets. `None`: it ends no intent that another process may have sent."""
+        is_short = len(end.response.body) <= self.options.max_response_bytes
+        response = _stored(end.response, is_short and not is_too_long)
         now_ms = self.options.clock()
-        return (
-            yield Write(lambda: self.journal.finish(entry.intent, entry.key, response, now_ms))
+        stored = yield Write(
+            lambda: self.journal.finish(entry.intent, entry.key, response, now_ms, end.unless_shared)
         )
+        if stored is None or is_short or is_too_long:
+            return stored
+        return _stored(end.response, True)
 
     def _write_note(self, entry: Entry, note: Note) -> Write:
         return Write(lambda: self.journal.note(entry.intent, entry.key, note))
@@ -242,3 +249,6 @@ class Engine:
         if verdict is Verdict.RESPONSE_NOT_STORED:
             raise errors.ResponseNotStored(intent, response)
         return response
+
+def _stored(response: Response, is_kept: bool) -> StoredResponse:
+    return StoredResponse(response.status, response.headers, response.body if is_kept else None)

@@ -69,8 +69,8 @@ class Journal(Protocol):
     def intend(self, intent: str, request: Request, lifetime_ms: int, now_ms: int) -> Entry:
         """Stores a new intent with a new key, and returns what is known of it.
 
-        The request is without credentials. `is_sent` of the result is false if this call stored it. Raises
-        `IntentConflict` and `JournalFull`.
+        The request is without credentials. `is_sent` of the result is false if this call stored it; else it
+        marks the intent as shared. Raises `IntentConflict` and `JournalFull`.
         """
         ...
 
@@ -79,7 +79,7 @@ class Journal(Protocol):
     def start(self, intent: str, key: str) -> Entry | None:
         """The entry of an intent that is about to be sent without a call.
 
-        Where an application can store intents that it does not send, this marks it as sent.
+        It is marked as shared, or, where an application can store intents that it does not send, as sent.
         """
         ...
 
@@ -88,9 +88,18 @@ class Journal(Protocol):
         ...
 
     def finish(
-        self, intent: str, key: str, response: StoredResponse, now_ms: int
-    ) -> StoredResponse:
-        """Stores the final response, and returns the one that is stored."""
+        self,
+        intent: str,
+        key: str,
+        response: StoredResponse,
+        now_ms: int,
+        unless_shared: bool = False,
+    ) -> StoredResponse | None:
+        """Stores the final response, and returns the one that is stored.
+
+        With `unless_shared` an intent that is shared stays open, and the result is `None`: the response says
+        nothing of what another process may have sent before.
+        """
         ...
 
     def list(self) -> list[OpenIntent]:
@@ -130,11 +139,13 @@ class MemoryJournal:
         # Both in the order in which they were stored.
         self._open: dict[str, Entry] = {}
         self._finished: dict[str, tuple[int, Entry]] = {}
+        # The keys of open intents that others than those who stored them may have sent.
+        self._shared: set[str] = set()
         self._lock = threading.Lock()
 
     def intend(self, intent: str, request: Request, lifetime_ms: int, now_ms: int) -> Entry:
         with self._lock:
-            known = self._find(intent)
+            known = self._share(intent)
             if known is not None:
                 if known.fingerprint != request.fingerprint:
                     raise IntentConflict(intent)
@@ -152,7 +163,8 @@ class MemoryJournal:
             return self._find(intent)
 
     def start(self, intent: str, key: str) -> Entry | None:
-        return self.find(intent)
+        with self._lock:
+            return self._share(intent)
 
     def note(self, intent: str, key: str, note: Note) -> None:
         with self._lock:
@@ -170,11 +182,19 @@ class MemoryJournal:
             self._open[intent] = replace(entry, expires_ms=expires_ms, note=merged)
 
     def finish(
-        self, intent: str, key: str, response: StoredResponse, now_ms: int
-    ) -> StoredResponse:
+        self,
+        intent: str,
+        key: str,
+        response: StoredResponse,
+        now_ms: int,
+        unless_shared: bool = False,
+    ) -> StoredResponse | None:
         with self._lock:
             entry = self._open.get(intent)
             if entry is not None and entry.key == key:
+                if unless_shared and key in self._shared:
+                    return None
+                self._shared.discard(key)
                 del self._open[intent]
                 request = replace(entry.request, body=b"")
                 finished = replace(entry, request=request, response=response)
@@ -194,10 +214,17 @@ class MemoryJournal:
     def forget(self, intent: str) -> bool:
         with self._lock:
             was_open = self._open.pop(intent, None)
+            if was_open is not None:
+                self._shared.discard(was_open.key)
             return (self._finished.pop(intent, None) or was_open) is not None
 
     def close(self) -> None:
         """There is nothing to close."""
+
+    def _share(self, intent: str) -> Entry | None:
+        if intent in self._open:
+            self._shared.add(self._open[intent].key)
+        return self._find(intent)
 
     def _find(self, intent: str) -> Entry | None:
         return self._open.get(intent) or self._finished.get(intent, (0, None))[1]

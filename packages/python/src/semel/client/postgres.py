@@ -142,8 +142,13 @@ class PostgresJournal:
         self._query(_NOTE, (intent, key, expires_us, note.is_unknown, note.operation_id))
 
     def finish(
-        self, intent: str, key: str, response: StoredResponse, now_ms: int
-    ) -> StoredResponse:
+        self,
+        intent: str,
+        key: str,
+        response: StoredResponse,
+        now_ms: int,
+        unless_shared: bool = False,
+    ) -> StoredResponse | None:
         parameters = (
             intent,
             key,
@@ -152,10 +157,11 @@ class PostgresJournal:
             response.body,
             (now_ms - self._retention_ms) * 1000,
             now_ms * 1000,
+            unless_shared,
         )
         entry = self._entry(_FINISH, parameters)
         # Forgotten meanwhile, by a person.
-        return response if entry is None or entry.response is None else entry.response
+        return response if entry is None else entry.response
 
     def list(self) -> list[OpenIntent]:
         found: list[OpenIntent] = []

@@ -38,6 +38,7 @@ _NEVER_US = 2**63 - 1
 _SCHEMA = statement("migrations", "sqlite.sql")
 _INTEND = statement("queries", "sqlite", "intend.sql")
 _FIND = statement("queries", "sqlite", "find.sql")
+_SHARE = statement("queries", "sqlite", "share.sql")
 _NOTE = statement("queries", "sqlite", "note.sql")
 _FINISH = statement("queries", "sqlite", "finish.sql")
 _LIST_OPEN = statement("queries", "sqlite", "list_open.sql")
@@ -80,6 +81,7 @@ class SqliteJournal:
             self._max_open,
         )
         with self._transaction() as connection:
+            connection.execute(_SHARE, (intent,))
             known = _find(connection, intent)
             if known is None:
                 if connection.execute(_INTEND, row).rowcount == 0:
@@ -97,7 +99,9 @@ class SqliteJournal:
             return _find(self._connection, intent)
 
     def start(self, intent: str, key: str) -> Entry | None:
-        return self.find(intent)
+        with self._transaction() as connection:
+            connection.execute(_SHARE, (intent,))
+            return _find(connection, intent)
 
     def note(self, intent: str, key: str, note: Note) -> None:
         expires_us = _NEVER_US if note.expires_ms is None else note.expires_ms * 1000
@@ -106,19 +110,24 @@ class SqliteJournal:
             connection.execute(_NOTE, row)
 
     def finish(
-        self, intent: str, key: str, response: StoredResponse, now_ms: int
-    ) -> StoredResponse:
+        self,
+        intent: str,
+        key: str,
+        response: StoredResponse,
+        now_ms: int,
+        unless_shared: bool = False,
+    ) -> StoredResponse | None:
         headers = json.dumps(response.headers)
-        row = (intent, key, now_ms * 1000, response.status, headers, response.body)
+        row = (intent, key, now_ms * 1000, response.status, headers, response.body, int(unless_shared))
         before_us = (now_ms - self._retention_ms) * 1000
         with self._transaction() as connection:
             connection.execute(_FINISH, row)
-            first = _find(connection, intent)
+            known = _find(connection, intent)
             connection.execute(_PRUNE, (before_us, _PRUNED_AT_ONCE))
         # Forgotten meanwhile, by a person.
-        if first is None or first.key != key or first.response is None:
+        if known is None or known.key != key:
             return response
-        return first.response
+        return known.response
 
     def list(self) -> list[OpenIntent]:
         found: list[OpenIntent] = []
