@@ -137,7 +137,11 @@ impl<'a> Attempts<'a> {
         self.read_expiry(&headers, now);
         let is_repeated = self.is_repeated;
         self.is_repeated |= may_be_executed(&answer);
-        let verdict = decide(self.profile, &answer, is_repeated);
+        let mut verdict = decide(self.profile, &answer, is_repeated);
+        if verdict == Verdict::Unprotected && self.key_ends.is_none() {
+            // Without an intent there is no key to give up.
+            verdict = Verdict::Final;
+        }
         let pause = match self.target {
             Target::Request => match verdict {
                 Verdict::Final
@@ -156,6 +160,11 @@ impl<'a> Attempts<'a> {
                     };
                 }
                 Verdict::Refused => return Step::Ended(self.give_up(GaveUp::Refused)),
+                Verdict::Unprotected => {
+                    self.note_unknown(None);
+                    self.end_key(now);
+                    return Step::Ended(self.give_up(GaveUp::KeyLifetime));
+                }
                 Verdict::Unknown { operation_id } => {
                     self.note_unknown(operation_id);
                     Pause::Slow
@@ -228,13 +237,14 @@ impl<'a> Attempts<'a> {
             let expires_at = date("date").map_or(expires_at, |sent_at| {
                 now.saturating_add(until(expires_at, sent_at))
             });
-            let earlier = self
-                .note
-                .expires_at
-                .map_or(expires_at, |at| at.min(expires_at));
-            self.note.expires_at = Some(earlier);
-            self.key_ends = self.key_ends.map(|ends| ends.min(expires_at));
+            self.end_key(expires_at);
         }
+    }
+
+    /// The key is not sent after this time, or an earlier one.
+    fn end_key(&mut self, at: Timestamp) {
+        self.note.expires_at = Some(self.note.expires_at.map_or(at, |known| known.min(at)));
+        self.key_ends = self.key_ends.map(|ends| ends.min(at));
     }
 
     fn note_unknown(&mut self, operation_id: Option<String>) {

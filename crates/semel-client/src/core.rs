@@ -337,6 +337,7 @@ fn typed(profile: &crate::Profile, response: Response) -> Result<Response, Error
         | Verdict::Unknown { .. }
         | Verdict::Wait { .. }
         | Verdict::Failure
-        | Verdict::Refused => Ok(response),
+        | Verdict::Refused
+        | Verdict::Unprotected => Ok(response),
     }
 }

@@ -47,11 +47,28 @@ pub enum Verdict {
     /// This request was refused before its key was looked at, and an earlier one with the key may have been executed. The call
     /// ends, and the intent stays open.
     Refused,
+    /// The request may have been executed by a server that does not know its key, so that a retry would execute again: nothing is
+    /// sent with it any more.
+    Unprotected,
 }
 
-/// Statuses that say nothing of an earlier request with the key: a gateway or a check of credentials gives them before the operation
-/// is looked up. Any other rejection comes from the server that knows the key.
-const UNRELATED: [u16; 5] = [401, 403, 404, 407, 413];
+/// Codes of Semel's refusals of a request as it is, before its key is looked up.
+const UNRELATED_CODES: [&str; 5] = [
+    "idempotency_key_malformed",
+    "idempotency_key_missing",
+    "path_ambiguous",
+    "request_invalid",
+    "request_malformed",
+];
+
+/// Whether a rejection says nothing of an earlier request with the key: a proxy, a gateway, a limit or a check of credentials gives it
+/// before the operation is looked up. Any other comes from the server that knows the key.
+fn is_unrelated(status: u16, code: Option<&str>) -> bool {
+    matches!(
+        status,
+        300..=399 | 401 | 403..=405 | 407 | 408 | 413 | 421 | 425 | 429 | 431 | 451 | 500..
+    ) || code.is_some_and(|code| UNRELATED_CODES.contains(&code))
+}
 
 /// What the answer of a status resource means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,6 +107,7 @@ pub fn decide(profile: &Profile, answer: &Answer, is_repeated: bool) -> Verdict 
         Some("idempotency_key_reused") => return Verdict::KeyReused,
         Some("idempotency_key_expired") => return Verdict::KeyExpired,
         Some("idempotency_response_not_stored") => return Verdict::ResponseNotStored,
+        Some("upstream_failed") => return Verdict::Unprotected,
         Some(_) | None => {}
     }
     if refusal.is_stripe_misuse {
@@ -97,7 +115,8 @@ pub fn decide(profile: &Profile, answer: &Answer, is_repeated: bool) -> Verdict 
     }
     let status = response.status;
     let is_replayed = header(&response.headers, "idempotent-replayed") == Some("true");
-    let last = if is_repeated && !is_replayed && UNRELATED.contains(&status) {
+    let code = refusal.code.as_deref();
+    let last = if is_repeated && !is_replayed && is_unrelated(status, code) {
         Verdict::Refused
     } else {
         Verdict::Final

@@ -88,7 +88,8 @@ impl Profile {
             slow: SLOW,
             wait: &[408, 425, 429],
             conflict_waits: false,
-            fails: |status| matches!(status, 500 | 502 | 503 | 504),
+            // Also those of proxies, such as 520 to 530. A server that implements no such method or version never will.
+            fails: |status| status >= 500 && !matches!(status, 501 | 505),
             replayed_is_final: true,
         }
     }

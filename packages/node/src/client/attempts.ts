@@ -114,11 +114,18 @@ export class Attempts {
     const decision =
       this.statusUrl === undefined ? decide(this.profile, answer, isRepeated) : decidePoll(answer);
     const { verdict } = decision;
-    if (isEnd(verdict) && answer.kind === "response") {
+    // Without an intent there is no key to give up.
+    const isEnded = isEnd(verdict) || (verdict === "unprotected" && this.intent === null);
+    if (isEnded && answer.kind === "response") {
       const unlessShared = decide(this.profile, answer, true).verdict !== verdict;
       return { kind: "finished", response: answer, unlessShared };
     }
     if (verdict === "refused") return { kind: "ended", error: this.#giveUp("refused") };
+    if (verdict === "unprotected") {
+      this.note = { ...this.note, isUnknown: true };
+      this.#endKey(nowMs);
+      return { kind: "ended", error: this.#giveUp("key_lifetime") };
+    }
     if (verdict === "over") {
       this.statusUrl = undefined;
       return { kind: "next", delayMs: undefined };
@@ -163,8 +170,13 @@ export class Attempts {
     // The server's clock may be another. Between its two dates is how long it knows the key.
     const sentMs = date("date");
     if (sentMs !== undefined) expiresMs = nowMs + Math.max(expiresMs - sentMs, 0);
-    this.note = { ...this.note, expiresMs: Math.min(this.note.expiresMs ?? expiresMs, expiresMs) };
-    this.keyEndsMs = Math.min(this.keyEndsMs, expiresMs);
+    this.#endKey(expiresMs);
+  }
+
+  /** The key is not sent after this time, or an earlier one. */
+  #endKey(atMs: number): void {
+    this.note = { ...this.note, expiresMs: Math.min(this.note.expiresMs ?? atMs, atMs) };
+    this.keyEndsMs = Math.min(this.keyEndsMs, atMs);
   }
 
   /** A call that ends without an answer about the operation leaves its outcome as it was. */

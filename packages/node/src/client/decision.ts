@@ -15,6 +15,8 @@ import type { Profile } from "./profile.js";
  * - `over`: of a status resource; the request is sent again at once.
  * - `refused` before its key was looked at, and an earlier request with it may have been executed: the call
  *   ends, and the intent stays open.
+ * - `unprotected`: it may have been executed by a server that does not know its key, so that a retry would
+ *   execute again. Nothing is sent with it any more.
  */
 export type Verdict =
   | "final"
@@ -25,7 +27,8 @@ export type Verdict =
   | "wait"
   | "failure"
   | "over"
-  | "refused";
+  | "refused"
+  | "unprotected";
 
 export interface Decision {
   readonly verdict: Verdict;
@@ -42,13 +45,27 @@ const CODED: ReadonlyMap<string | undefined, Verdict> = new Map<string, Verdict>
   ["idempotency_key_expired", "key_expired"],
   ["idempotency_response_not_stored", "response_not_stored"],
   ["idempotency_outcome_unknown", "unknown"],
+  ["upstream_failed", "unprotected"],
 ]);
 
+const UNRELATED: readonly number[] = [401, 403, 404, 405, 407, 408, 413, 421, 425, 429, 431, 451];
+/** Codes of Semel's refusals of a request as it is. */
+const UNRELATED_CODES: readonly string[] = [
+  "idempotency_key_malformed",
+  "idempotency_key_missing",
+  "path_ambiguous",
+  "request_invalid",
+  "request_malformed",
+];
+
 /**
- * They say nothing of an earlier request with the key: a gateway or a check of credentials gives them before
- * the operation is looked up. Any other rejection comes from the server that knows the key.
+ * Whether a rejection says nothing of an earlier request with the key: a proxy, a gateway, a limit or a check of
+ * credentials gives it before the operation is looked up. Any other comes from the server that knows the key.
  */
-const UNRELATED: readonly number[] = [401, 403, 404, 407, 413];
+function isUnrelated(status: number, code: string | undefined): boolean {
+  const isRedirect = status >= 300 && status < 400;
+  return isRedirect || status >= 500 || UNRELATED.includes(status) || UNRELATED_CODES.includes(code ?? "");
+}
 
 /**
  * What the answer to a request means. The first rule that matches decides. `isRepeated`: an earlier request
@@ -64,8 +81,8 @@ export function decide(profile: Profile, answer: Answer, isRepeated = false): De
   if (isMisuse) return { verdict: "key_reused" };
   const { status, headers } = answer;
   const isReplayed = header(headers, "idempotent-replayed") === "true";
-  const isUnrelated = isRepeated && !isReplayed && UNRELATED.includes(status);
-  const last: Decision = { verdict: isUnrelated ? "refused" : "final" };
+  const isRefused = isRepeated && !isReplayed && isUnrelated(status, code);
+  const last: Decision = { verdict: isRefused ? "refused" : "final" };
   const shouldRetry = header(headers, "stripe-should-retry");
   if (shouldRetry === "false" || retryable === false) return last;
   if (shouldRetry === "true" || retryable === true) {

@@ -55,7 +55,8 @@ export const IETF: Profile = {
   slow: { baseMs: 5_000, capMs: 60_000, fixed: 0, floorMs: 0 },
   waits: new Set([408, 425, 429]),
   conflictWaits: false,
-  fails: (status) => [500, 502, 503, 504].includes(status),
+  // Also those of proxies, such as 520 to 530. A server that implements no such method or version never will.
+  fails: (status) => status >= 500 && ![501, 505].includes(status),
   replayedIsFinal: true,
 };
 

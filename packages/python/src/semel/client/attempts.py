@@ -130,11 +130,16 @@ class Attempts:
         else:
             decision = decide_poll(answer)
         verdict = decision.verdict
-        if verdict.is_end:
+        # Without an intent there is no key to give up.
+        if verdict.is_end or (verdict is Verdict.UNPROTECTED and self.key_ends_ms is None):
             assert isinstance(answer, Response)
             return Finished(answer, decide(self.profile, answer, True) != decision)
         if verdict is Verdict.REFUSED:
             return self._give_up("refused")
+        if verdict is Verdict.UNPROTECTED:
+            self.note = replace(self.note, is_unknown=True)
+            self._end_key(now_ms)
+            return self._give_up("key_lifetime")
         if verdict is Verdict.OVER:
             self.status_url = None
             return Next(None)
@@ -178,11 +183,14 @@ class Attempts:
         sent_ms = parse_date_ms(header(answer.headers, "date") or "")
         if sent_ms is not None:
             expires_ms = now_ms + max(expires_ms - sent_ms, 0)
+        self._end_key(expires_ms)
+
+    def _end_key(self, at_ms: int) -> None:
+        """The key is not sent after this time, or an earlier one."""
         known_ms = self.note.expires_ms
-        earlier_ms = expires_ms if known_ms is None else min(known_ms, expires_ms)
-        self.note = replace(self.note, expires_ms=earlier_ms)
+        self.note = replace(self.note, expires_ms=at_ms if known_ms is None else min(known_ms, at_ms))
         if self.key_ends_ms is not None:
-            self.key_ends_ms = min(self.key_ends_ms, expires_ms)
+            self.key_ends_ms = min(self.key_ends_ms, at_ms)
 
     def _give_up(self, reason: str) -> CallError:
         """A call that ends without an answer about the operation leaves its outcome as it was."""

@@ -33,6 +33,9 @@ class Verdict(Enum):
     # Refused before its key was looked at, and an earlier request with it may have been executed: the call
     # ends, and the intent stays open.
     REFUSED = "refused"
+    # It may have been executed by a server that does not know its key, so that a retry would execute again:
+    # nothing is sent with it any more.
+    UNPROTECTED = "upstream_failed"
 
     @property
     def is_end(self) -> bool:
@@ -51,13 +54,26 @@ _CODED = {
         Verdict.KEY_EXPIRED,
         Verdict.RESPONSE_NOT_STORED,
         Verdict.UNKNOWN,
+        Verdict.UNPROTECTED,
     )
 }
 
 
-# They say nothing of an earlier request with the key: a gateway or a check of credentials gives them before
-# the operation is looked up. Any other rejection comes from the server that knows the key.
-_UNRELATED = frozenset({401, 403, 404, 407, 413})
+# They say nothing of an earlier request with the key: a proxy, a gateway, a limit or a check of credentials
+# gives them before the operation is looked up. Any other rejection comes from the server that knows the key.
+_UNRELATED = frozenset(
+    {*range(300, 400), 401, 403, 404, 405, 407, 408, 413, 421, 425, 429, 431, 451, *range(500, 1000)}
+)
+# Codes of Semel's refusals of a request as it is.
+_UNRELATED_CODES = frozenset(
+    {
+        "idempotency_key_malformed",
+        "idempotency_key_missing",
+        "path_ambiguous",
+        "request_invalid",
+        "request_malformed",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -87,8 +103,9 @@ def decide(profile: Profile, answer: Answer, is_repeated: bool = False) -> Decis
         return Decision(Verdict.KEY_REUSED)
     status = answer.status
     is_replayed = header(answer.headers, "idempotent-replayed") == "true"
-    is_unrelated = is_repeated and not is_replayed and status in _UNRELATED
-    last = Decision(Verdict.REFUSED if is_unrelated else Verdict.FINAL)
+    is_unrelated = status in _UNRELATED or code in _UNRELATED_CODES
+    is_refused = is_repeated and not is_replayed and is_unrelated
+    last = Decision(Verdict.REFUSED if is_refused else Verdict.FINAL)
     should_retry = header(answer.headers, "stripe-should-retry")
     if should_retry == "false" or retryable is False:
         return last

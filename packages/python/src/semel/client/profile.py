@@ -92,7 +92,8 @@ class Profile:
 
 
 def _ietf_fails(status: int) -> bool:
-    return status in (500, 502, 503, 504)
+    # Also those of proxies, such as 520 to 530. A server that implements no such method or version never will.
+    return status >= 500 and status not in (501, 505)
 
 
 def _stripe_fails(status: int) -> bool:
