@@ -19,6 +19,8 @@ CREATE TABLE IF NOT EXISTS semel.intents (
     id               bigint  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     intent           text    NOT NULL UNIQUE CHECK (octet_length(intent) BETWEEN 1 AND 255),
     key              text    NOT NULL UNIQUE,
+    -- The header with it, once a client has sent it: `idempotency-key: "{key}"`. In another form it would be another key.
+    key_form         text,
     fingerprint      bytea   NOT NULL,
     method           text    NOT NULL,
     url              text    NOT NULL,
@@ -85,12 +87,13 @@ $$;
 -- Stores an intent with a random key, in the caller's transaction, and returns what is known of it. The URL is spelled as the URL
 -- Standard serialises it (`https://api.example/`, not `https://api.example`).
 --
--- A client that sends it next says so with `sending`. Then `is_sent` of the result is whether it may have been sent before.
+-- A client that sends it next says so with `sending`, and how with `key_form`. Then `is_sent` of the result is whether it may have been sent before.
 --
 -- SEM03: the intent is known with another request. SEM04: as many intents are open as may be.
 CREATE OR REPLACE FUNCTION semel.intend(
     intent text, method text, url text, headers jsonb DEFAULT '[]', body bytea DEFAULT '',
-    lifetime interval DEFAULT '24 hours', max_open bigint DEFAULT 50000, now_us bigint DEFAULT NULL, sending boolean DEFAULT false
+    lifetime interval DEFAULT '24 hours', max_open bigint DEFAULT 50000, now_us bigint DEFAULT NULL, sending boolean DEFAULT false,
+    key_form text DEFAULT NULL
 )
 RETURNS semel.intents
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog SET lock_timeout = '10s'
@@ -119,10 +122,10 @@ BEGIN
                 RAISE 'semel: % intents are open, and no more may be: finish or forget some', $7 USING ERRCODE = 'SEM04';
             END IF;
             INSERT INTO semel.intents AS known
-                (intent, key, fingerprint, method, url, headers, body, created_at, expires_at, is_sent)
+                (intent, key, fingerprint, method, url, headers, body, created_at, expires_at, is_sent, key_form)
             VALUES
                 ($1, gen_random_uuid()::text, print, $2, $3, lines, content, now_at,
-                 now_at + (extract(epoch FROM $6) * 1000000)::bigint, $9)
+                 now_at + (extract(epoch FROM $6) * 1000000)::bigint, $9, $10)
             ON CONFLICT ON CONSTRAINT intents_intent_key DO NOTHING
             RETURNING * INTO stored;
             is_new := FOUND;
@@ -136,22 +139,23 @@ BEGIN
     IF is_new THEN
         stored.is_sent := false;
     ELSIF $9 THEN
-        stored := semel.start_intent($1, stored.key);
+        stored := semel.start_intent($1, stored.key, $10);
     END IF;
     RETURN stored;
 END
 $$;
 
--- Marks an intent as sent, before a client sends it, and as shared, if it was. `is_sent` of the result is whether it may have been sent
+-- Marks an intent as sent, before a client sends it, and as shared, if it was. The first client fixes the form of the key. `is_sent` of the result is whether it may have been sent
 -- before: of two clients that start at once, one gets false.
-CREATE OR REPLACE FUNCTION semel.start_intent(intent text, key text) RETURNS semel.intents
+CREATE OR REPLACE FUNCTION semel.start_intent(intent text, key text, key_form text DEFAULT NULL) RETURNS semel.intents
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog SET lock_timeout = '10s'
 AS $$
 DECLARE
     stored semel.intents;
 BEGIN
     PERFORM semel.require_durable_commit();
-    UPDATE semel.intents AS known SET is_sent = true, is_shared = known.is_sent
+    UPDATE semel.intents AS known
+    SET is_sent = true, is_shared = known.is_sent, key_form = coalesce(known.key_form, $3)
     WHERE known.intent = $1 AND known.key = $2 AND known.finished_at IS NULL AND NOT known.is_shared
     RETURNING * INTO stored;
     IF FOUND THEN

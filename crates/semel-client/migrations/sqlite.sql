@@ -4,6 +4,8 @@ CREATE TABLE intents (
     id               INTEGER PRIMARY KEY AUTOINCREMENT,
     intent           TEXT    NOT NULL UNIQUE,
     key              TEXT    NOT NULL UNIQUE,
+    -- The header with it: `idempotency-key: "{key}"`. NULL: that of the client that sends it.
+    key_form         TEXT,
     fingerprint      BLOB    NOT NULL,
     method           TEXT    NOT NULL,
     url              TEXT    NOT NULL,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use url::Url;
 
 use crate::client::Client;
 use crate::core::Core;
@@ -35,6 +36,10 @@ pub struct Options {
     pub resume_at_once: usize,
     /// Headers of every request, such as credentials. They are not in the journal.
     pub headers: HeaderMap,
+    /// The origins (`https://api.example`) of the stored requests that [`Client::resume`] and [`Client::finish`] send: `resume` leaves
+    /// out others, and `finish` refuses them. Name them where clients for several APIs share a journal, so that no server gets the
+    /// credentials of another. Without any, a client with `headers` resumes nothing while intents of several origins are open.
+    pub origins: Vec<Url>,
     /// Request headers whose values the journal does not keep, besides those of `headers`: credentials. An intent with one of them is
     /// resumed only by a client that has it in `headers`.
     pub secret_headers: Vec<HeaderName>,
@@ -61,6 +66,7 @@ impl Default for Options {
             max_request: 8 * 1024 * 1024,
             resume_at_once: 8,
             headers: HeaderMap::new(),
+            origins: Vec::new(),
             secret_headers: SECRET_HEADERS.map(HeaderName::from_static).to_vec(),
         }
     }
@@ -102,6 +108,12 @@ impl Builder {
     /// Adds a header to every request, such as a credential. It is not in the journal.
     pub fn header(mut self, name: HeaderName, value: HeaderValue) -> Self {
         self.options.headers.append(name, value);
+        self
+    }
+
+    /// Adds an origin whose stored requests this client sends. See [`Options::origins`].
+    pub fn origin(mut self, origin: Url) -> Self {
+        self.options.origins.push(origin);
         self
     }
 

@@ -144,6 +144,7 @@ impl Core {
             .intend(NewIntent {
                 intent: intent.to_owned(),
                 key: environment.key(),
+                key_form: options.profile.key_form(),
                 fingerprint: request.fingerprint(),
                 headers: crate::stored_headers::to_pairs(&request.headers, secret),
                 request: request.clone(),
@@ -198,6 +199,18 @@ impl Core {
             quota,
             ..
         } = &*self.0;
+        // In another form, such as without quotes, it would be another key: the first one stays.
+        let with_form = |form: &String| {
+            let profile = options.profile.with_key_form(form);
+            let profile = profile.ok_or_else(|| Error::Request(format!("no header: {form}")))?;
+            Ok::<_, Error>(Options {
+                profile,
+                ..options.clone()
+            })
+        };
+        let form = entry.and_then(|entry| entry.key_form.as_ref());
+        let adapted = form.map(with_form).transpose()?;
+        let options = adapted.as_ref().unwrap_or(options);
         let call_ends = environment.now().saturating_add(options.deadline);
         let mut attempts = Attempts::new(&options.profile, &request.url, call_ends, entry);
         let mut noted = attempts.note.clone();

@@ -83,6 +83,8 @@ pub struct Open {
 pub(crate) struct Entry {
     pub(crate) intent: String,
     pub(crate) key: String,
+    /// The header with the key, as it was first sent: in another form it would be another key. `None`: it was not sent.
+    pub(crate) key_form: Option<String>,
     pub(crate) fingerprint: [u8; 32],
     /// `None` once it is finished.
     pub(crate) request: Option<Request>,
@@ -106,6 +108,7 @@ pub(crate) struct StoredResponse {
 pub(crate) struct NewIntent {
     pub(crate) intent: String,
     pub(crate) key: Uuid,
+    pub(crate) key_form: String,
     pub(crate) fingerprint: [u8; 32],
     pub(crate) request: Request,
     /// Those of the request without credentials.
@@ -138,8 +141,13 @@ pub(crate) trait Backend: Send + Sync {
     fn intend(&self, new: NewIntent, bounds: Bounds) -> BoxFuture<'_, Result<Entry, Error>>;
     fn find(&self, intent: String) -> BoxFuture<'_, Result<Option<Entry>, Error>>;
     /// The entry of an intent that is about to be sent without a call. It is marked as shared, or, where an application can store
-    /// intents that it does not send, as sent.
-    fn start(&self, intent: String, key: String) -> BoxFuture<'_, Result<Option<Entry>, Error>>;
+    /// intents that it does not send, as sent, with this form of the key.
+    fn start(
+        &self,
+        intent: String,
+        key: String,
+        key_form: String,
+    ) -> BoxFuture<'_, Result<Option<Entry>, Error>>;
     /// Expiry only becomes earlier, and an unknown outcome stays unknown.
     fn note(&self, intent: String, key: String, note: Note) -> BoxFuture<'_, Result<(), Error>>;
     /// Stores a response unless there is one, removes old ones, and returns what is stored. `None`: `unless_shared` kept it open.
@@ -259,9 +267,13 @@ impl Journal {
         self.backend.find(intent.to_owned()).await
     }
 
-    pub(crate) async fn start(&self, entry: &Entry) -> Result<Option<Entry>, Error> {
+    pub(crate) async fn start(
+        &self,
+        entry: &Entry,
+        key_form: String,
+    ) -> Result<Option<Entry>, Error> {
         self.backend
-            .start(entry.intent.clone(), entry.key.clone())
+            .start(entry.intent.clone(), entry.key.clone(), key_form)
             .await
     }
 
@@ -289,6 +301,7 @@ impl std::fmt::Debug for Journal {
 struct Row {
     intent: String,
     key: String,
+    key_form: Option<String>,
     fingerprint: Vec<u8>,
     method: String,
     url: String,
@@ -332,6 +345,7 @@ impl Row {
             })?,
             intent: self.intent,
             key: self.key,
+            key_form: self.key_form,
             request,
             expires_at: Timestamp::from_micros(self.expires_at),
             is_sent: self.is_sent,

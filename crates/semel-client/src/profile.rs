@@ -116,6 +116,22 @@ impl Profile {
         }
     }
 
+    /// The header with the key, as the journals store it.
+    pub(crate) fn key_form(&self) -> String {
+        let value = if self.quoted { "\"{key}\"" } else { "{key}" };
+        format!("{}: {value}", self.header)
+    }
+
+    /// The profile with the form in which a key was first sent. `None`: it is none.
+    pub(crate) fn with_key_form(&self, form: &str) -> Option<Self> {
+        let (name, value) = form.split_once(": ")?;
+        Some(Self {
+            header: HeaderName::try_from(name).ok()?,
+            quoted: value.starts_with('"'),
+            ..self.clone()
+        })
+    }
+
     /// The header's value for a key, which is a UUID.
     pub(crate) fn key_value(&self, key: &str) -> Option<HeaderValue> {
         if self.quoted {

@@ -1,8 +1,10 @@
 //! Finishing what is open in the journal, without the caller's request.
 
+use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
 use futures_util::future::join_all;
+use url::{Origin, Url};
 
 use crate::core::Core;
 use crate::error::Error;
@@ -14,7 +16,12 @@ pub(crate) type Resumed = Vec<(String, Result<Response, Error>)>;
 impl Core {
     /// Finishes all open intents, several at a time, and reports each in the order in which they were stored.
     pub(crate) async fn resume(&self, transport: &dyn Transport) -> Result<Resumed, Error> {
-        let open = self.journal().list().await?;
+        let mut open = self.journal().list().await?;
+        open.retain(|open| self.serves(&open.url));
+        let origins: HashSet<_> = open.iter().filter_map(|open| origin(&open.url)).collect();
+        let options = self.options();
+        let is_unclear =
+            options.origins.is_empty() && !options.headers.is_empty() && origins.len() > 1;
         let next = Mutex::new(open.into_iter().enumerate());
         let done = Mutex::new(Vec::new());
         let work = async || {
@@ -23,7 +30,11 @@ impl Core {
                 let Some((nth, open)) = taken else {
                     return;
                 };
-                let result = self.finish(transport, &open.intent).await;
+                let result = if is_unclear {
+                    Err(foreign(&open.url))
+                } else {
+                    self.finish(transport, &open.intent).await
+                };
                 let mut done = done.lock().unwrap_or_else(PoisonError::into_inner);
                 done.push((nth, open.intent, result));
             }
@@ -48,9 +59,13 @@ impl Core {
             return Ok(None);
         };
         if let Some(request) = &found.request {
+            if !self.serves(request.url.as_str()) {
+                return Err(foreign(request.url.as_str()));
+            }
             self.check_credentials(request)?;
         }
-        let Some(entry) = self.journal().start(&found).await? else {
+        let key_form = self.options().profile.key_form();
+        let Some(entry) = self.journal().start(&found, key_form).await? else {
             return Ok(None);
         };
         let Some(request) = &entry.request else {
@@ -64,6 +79,12 @@ impl Core {
         })
         .await
         .map(Some)
+    }
+
+    /// Whether this client's credentials are for the server of a stored request.
+    fn serves(&self, url: &str) -> bool {
+        let own = &self.options().origins;
+        own.is_empty() || own.iter().any(|own| Some(own.origin()) == origin(url))
     }
 
     /// A stored request has no credentials: their values are empty, also those that only the client which stored it knew as such. Sent
@@ -81,4 +102,15 @@ impl Core {
             ))),
         }
     }
+}
+
+fn origin(url: &str) -> Option<Origin> {
+    Some(Url::parse(url).ok()?.origin())
+}
+
+fn foreign(url: &str) -> Error {
+    let origin = origin(url).map_or_else(|| url.to_owned(), |origin| origin.ascii_serialization());
+    Error::Request(format!(
+        "intents of several APIs share this journal, and this client is not set up for {origin}: name its origins in the options. Nothing was sent, and the intent stays open"
+    ))
 }

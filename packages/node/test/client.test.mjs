@@ -9,7 +9,7 @@ import { afterEach, beforeEach, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import { fileURLToPath } from "node:url";
 
-import { Client, CredentialsMissing, FileJournal, GaveUp, IETF, MemoryJournal, ResponseNotStored } from "semel/client";
+import { Client, CredentialsMissing, FileJournal, ForeignOrigin, GaveUp, IETF, MemoryJournal, ResponseNotStored } from "semel/client";
 
 import { Api } from "./api.mjs";
 
@@ -103,6 +103,27 @@ test("resume sends nothing without the credentials of the call", async () => {
   assert.equal(api.requests.at(-1).headers.authorization, "right");
   assert.equal(api.payments.size, 1);
   assert.deepEqual(await journal.list(), []);
+});
+
+test("credentials go only to the origins of their client", async () => {
+  const journal = new MemoryJournal();
+  const request = (host) => ({ method: "POST", url: `https://${host}/`, headers: [], body: new Uint8Array() });
+  for (const host of ["a.test", "b.test"]) await journal.intend(host, request(host), 60_000, Date.now());
+  const hosts = [];
+  const send = async ({ url }) => {
+    hosts.push(new URL(url).host);
+    return new Response("", { status: 201 });
+  };
+  const headers = { authorization: "Bearer a" };
+  for (const { error } of await new Client({ journal, headers, fetch: send }).resume()) {
+    assert.ok(error instanceof ForeignOrigin);
+  }
+  const ofA = new Client({ journal, headers, fetch: send, origins: ["https://a.test:443"] });
+  await assert.rejects(ofA.finish("b.test"), ForeignOrigin);
+  assert.deepEqual(hosts, []);
+  assert.deepEqual((await ofA.resume()).map(({ intent }) => intent), ["a.test"]);
+  assert.deepEqual(hosts, ["a.test"]);
+  assert.deepEqual((await journal.list()).map(({ intent }) => intent), ["b.test"]);
 });
 
 test("a response over the bound is returned once", async () => {

@@ -88,6 +88,13 @@ for (const [name, start] of Object.entries(JOURNALS)) {
     assert.deepEqual(await journal.finish("b", alone.key, STORED, 0, true), STORED);
   });
 
+  test(`the form of a key stays (${name})`, async () => {
+    const journal = start();
+    const { key } = await journal.intend("a", REQUEST, DAY_MS, 0, "k: {key}");
+    assert.equal((await journal.intend("a", REQUEST, DAY_MS, 0, 'k: "{key}"')).keyForm, "k: {key}");
+    assert.equal((await journal.start("a", key, 'k: "{key}"')).keyForm, "k: {key}");
+  });
+
   test(`a note shortens the lifetime of the key (${name})`, async () => {
     const journal = start();
     const { key } = await journal.intend("a", REQUEST, DAY_MS, 0);

@@ -30,6 +30,7 @@ const { scenarios } = JSON.parse(await readFile(file, "utf8"));
 const directory = await mkdtemp(join(tmpdir(), "semel-"));
 after(() => rm(directory, { recursive: true }));
 
+const PROFILES = { ietf: IETF, stripe: STRIPE };
 const ERRORS = {
   unknown: OutcomeUnknown,
   key_reused: KeyReused,
@@ -74,7 +75,7 @@ class Scenario {
     return new Client({
       ...options,
       journal: this.newJournal(),
-      profile: this.script.profile === "stripe" ? STRIPE : IETF,
+      profile: PROFILES[this.script.profile],
       clock: () => this.nowMs,
       random: () => 1,
       // The order of the requests is part of a scenario.
@@ -96,7 +97,7 @@ class Scenario {
       for (const step of this.script.steps) {
         if (step.restart) {
           await client.close();
-          client = this.startClient();
+          client = this.startClient({ profile: PROFILES[step.profile ?? this.script.profile] });
         } else if (step.advance_ms !== undefined) {
           this.nowMs += step.advance_ms;
         } else {

@@ -31,6 +31,7 @@ from semel.client import (
     CallResponse,
     Client,
     CredentialsMissing,
+    ForeignOrigin,
     GaveUp,
     IntentConflict,
     Journal,
@@ -40,6 +41,7 @@ from semel.client import (
     Options,
     Request,
     ResponseNotStored,
+    Resumed,
     SqliteJournal,
     StoredResponse,
     Transport,
@@ -231,6 +233,37 @@ def test_resume_sends_nothing_without_the_credentials_of_the_call(api: Api) -> N
     assert api.requests[-1][2]["authorization"] == "Bearer right"
     assert len(api.payments) == 1
     assert journal.list() == []
+
+
+def test_credentials_go_only_to_the_origins_of_their_client() -> None:
+    journal = MemoryJournal()
+    for host in ("a.test", "b.test"):
+        request = replace(REQUEST, url=f"https://{host}/payments")
+        journal.intend(host, request, DAY_MS, time.time_ns() // 1_000_000)
+    hosts = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        hosts.append(request.url.host)
+        return httpx.Response(201)
+
+    def client(*origins: str) -> Client:
+        http = httpx.Client(auth=("a", "secret"), transport=httpx.MockTransport(handle))
+        return Client(journal, http=http, options=Options(origins=origins))
+
+    async def resume_async() -> list[Resumed]:
+        transport = httpx.MockTransport(handle)
+        http = httpx.AsyncClient(headers={"X-Api-Key": "secret"}, transport=transport)
+        return await AsyncClient(journal, http=http).resume()
+
+    for reports in (client().resume(), asyncio.run(resume_async())):
+        assert [type(report.error) for report in reports] == [ForeignOrigin, ForeignOrigin]
+    of_a = client("https://a.test:443")
+    with pytest.raises(ForeignOrigin):
+        of_a.finish("b.test")
+    assert hosts == []
+    assert [report.intent for report in of_a.resume()] == ["a.test"]
+    assert hosts == ["a.test"]
+    assert [intent.intent for intent in journal.list()] == ["b.test"]
 
 
 def test_a_response_that_is_too_long_to_be_read_is_not_stored(

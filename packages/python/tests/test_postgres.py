@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
+from unittest.mock import ANY
 
 import httpx
 import psycopg
@@ -53,7 +54,16 @@ def test_the_intent_commits_with_the_row_that_caused_it(
         else:
             database.rollback()
     assert api.requests == []
+    stored = client.journal.find("invoice-7781")
+    assert stored is not None and stored.key_form is None
     response = client.finish("invoice-7781")
+    assert client.journal.find("invoice-7781") == replace(
+        stored,
+        is_sent=True,
+        key_form='idempotency-key: "{key}"',
+        request=replace(stored.request, body=b""),
+        response=StoredResponse(201, ANY, ANY),
+    )
     assert response is not None and response.json() == {"id": 1}
     again = client.call("invoice-7781", "POST", url, json=ORDER)
     assert again.replayed_from_journal

@@ -72,6 +72,10 @@ class Scenario:
         self.oversleep_ms = 0
         self.server.on_sleep()
 
+    def options_after(self, restart: dict[str, Any] | None) -> Options:
+        profile = (restart or {}).get("profile", self.script["profile"])
+        return replace(self.options, profile=PROFILES[profile])
+
     def set_meanwhile(self, journal: Journal) -> None:
         """While the server has a request, time passes, and another process may find its intent."""
 
@@ -152,9 +156,10 @@ def test_scenario_with_threads(script: dict[str, Any], tmp_path: Path) -> None:
     scenario = Scenario(script)
     http = httpx.Client()
 
-    def start() -> Client:
+    def start(step: dict[str, Any] | None = None) -> Client:
         journal = SqliteJournal(tmp_path / "journal.db")
-        return Client(journal, http=http, options=scenario.options, sleep=scenario.sleep)
+        options = scenario.options_after(step)
+        return Client(journal, http=http, options=options, sleep=scenario.sleep)
 
     def call(client: Client, arguments: dict[str, Any]) -> CallResponse | CallError:
         try:
@@ -168,7 +173,7 @@ def test_scenario_with_threads(script: dict[str, Any], tmp_path: Path) -> None:
         for step in script["steps"]:
             if "restart" in step:
                 client.close()
-                client = start()
+                client = start(step)
                 continue
             if "advance_ms" in step:
                 scenario.now_ms += step["advance_ms"]
@@ -224,10 +229,9 @@ async def run_with_tasks(script: dict[str, Any], journal: Journal) -> None:
     scenario = Scenario(script)
     http = httpx.AsyncClient()
 
-    def start() -> AsyncClient:
-        return AsyncClient(
-            journal, http=http, options=scenario.options, sleep=scenario.sleep_async
-        )
+    def start(step: dict[str, Any] | None = None) -> AsyncClient:
+        options = scenario.options_after(step)
+        return AsyncClient(journal, http=http, options=options, sleep=scenario.sleep_async)
 
     async def caught(response: Awaitable[CallResponse]) -> CallResponse | CallError:
         try:
@@ -240,7 +244,7 @@ async def run_with_tasks(script: dict[str, Any], journal: Journal) -> None:
     try:
         for step in script["steps"]:
             if "restart" in step:
-                client = start()
+                client = start(step)
                 continue
             if "advance_ms" in step:
                 scenario.now_ms += step["advance_ms"]

@@ -1,2 +1,2 @@
 -- Marks an intent as sent, before it is.
-SELECT * FROM semel.start_intent($1, $2);
+SELECT * FROM semel.start_intent($1, $2, $3);

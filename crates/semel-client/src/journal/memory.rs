@@ -56,6 +56,7 @@ impl State {
         let entry = Entry {
             intent: new.intent.clone(),
             key: new.key.to_string(),
+            key_form: Some(new.key_form),
             fingerprint: new.fingerprint,
             expires_at: new.created_at.saturating_add(new.lifetime),
             is_sent: false,
@@ -180,7 +181,12 @@ impl Backend for Memory {
         })
     }
 
-    fn start(&self, intent: String, _: String) -> BoxFuture<'_, Result<Option<Entry>, Error>> {
+    fn start(
+        &self,
+        intent: String,
+        _: String,
+        _: String,
+    ) -> BoxFuture<'_, Result<Option<Entry>, Error>> {
         Box::pin(async move {
             let mut state = self.lock();
             Ok(state.intents.get_mut(&intent).map(|known| {

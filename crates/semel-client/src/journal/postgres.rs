@@ -72,7 +72,7 @@ pub async fn intend(
     let headers = Json(to_pairs(&request.headers, secret));
     let (body, seconds) = (&request.body[..], lifetime.as_secs_f64());
     let max_open = i64::from(super::DEFAULT_MAX_OPEN);
-    let parameters: [&(dyn ToSql + Sync); 9] = [
+    let parameters: [&(dyn ToSql + Sync); 10] = [
         &intent,
         &method,
         &url,
@@ -82,6 +82,7 @@ pub async fn intend(
         &max_open,
         &None::<i64>,
         &false,
+        &None::<&str>,
     ];
     transaction.query(INTEND, &parameters).await.map(drop)
 }
@@ -155,7 +156,7 @@ impl Backend for Postgres {
             let (headers, body) = (Json(&new.headers), &request.body[..]);
             let seconds = new.lifetime.as_secs_f64();
             let (max_open, now) = (i64::from(bounds.max_open), new.created_at.as_micros());
-            let parameters: [&(dyn ToSql + Sync); 9] = [
+            let parameters: [&(dyn ToSql + Sync); 10] = [
                 &new.intent,
                 &method,
                 &url,
@@ -165,6 +166,7 @@ impl Backend for Postgres {
                 &max_open,
                 &now,
                 &true,
+                &new.key_form,
             ];
             let answered = self.query(INTEND, &parameters).await;
             let rows = match answered {
@@ -179,8 +181,13 @@ impl Backend for Postgres {
         Box::pin(async move { entry(&self.query(FIND, &[&intent]).await?) })
     }
 
-    fn start(&self, intent: String, key: String) -> BoxFuture<'_, Result<Option<Entry>, Error>> {
-        Box::pin(async move { entry(&self.query(START, &[&intent, &key]).await?) })
+    fn start(
+        &self,
+        intent: String,
+        key: String,
+        key_form: String,
+    ) -> BoxFuture<'_, Result<Option<Entry>, Error>> {
+        Box::pin(async move { entry(&self.query(START, &[&intent, &key, &key_form]).await?) })
     }
 
     fn note(&self, intent: String, key: String, note: Note) -> BoxFuture<'_, Result<(), Error>> {
@@ -277,6 +284,7 @@ fn read(row: &tokio_postgres::Row, intent: String) -> Result<Row, tokio_postgres
     Ok(Row {
         intent,
         key: row.try_get("key")?,
+        key_form: row.try_get("key_form")?,
         fingerprint: row.try_get("fingerprint")?,
         method: row.try_get("method")?,
         url: row.try_get("url")?,

@@ -201,6 +201,7 @@ fn intend(connection: &Connection, new: &NewIntent, bounds: Bounds) -> Result<En
             new.created_at.as_micros(),
             expires_at.as_micros(),
             bounds.max_open,
+            new.key_form,
         ])
         .map_err(|e| sqlite(&e))?;
     if stored == 0 {
@@ -234,6 +235,7 @@ fn find(connection: &Connection, intent: &str) -> Result<Option<Result<Entry, Er
                 Row {
                     intent: row.get(0)?,
                     key: row.get(1)?,
+                    key_form: row.get(14)?,
                     fingerprint: row.get(2)?,
                     method: row.get(3)?,
                     url: row.get(4)?,
@@ -329,7 +331,12 @@ impl Backend for Sqlite {
         self.run(move |connection| find(connection, &intent)?.transpose())
     }
 
-    fn start(&self, intent: String, _: String) -> BoxFuture<'_, Result<Option<Entry>, Error>> {
+    fn start(
+        &self,
+        intent: String,
+        _: String,
+        _: String,
+    ) -> BoxFuture<'_, Result<Option<Entry>, Error>> {
         self.run(move |connection| share(connection, &intent)?.transpose())
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use http::HeaderValue;
 use semel_client::{
-    BoxFuture, Client, Error, GaveUp, Journal, Options, QuotaOptions, Received, Transport,
+    BoxFuture, Client, Error, GaveUp, Journal, Options, QuotaOptions, Received, Request, Transport,
     TransportError,
 };
 use tokio::sync::Semaphore;
@@ -105,6 +105,39 @@ async fn a_header_that_only_another_client_knew_as_a_credential_is_missed() {
     assert_eq!(works.keys().len(), 0);
     let finished = with("ours").build_with(works).finish("invoice-1").await;
     assert_eq!(finished.unwrap().unwrap().body, "done");
+}
+
+#[tokio::test]
+async fn credentials_go_only_to_the_origins_of_their_client() {
+    let journal = Journal::memory();
+    let fails = client(&journal, Scripted::new([response(503, "")]));
+    let at = |host: &str| Request::post(&format!("https://{host}/payments")).unwrap();
+    for host in ["a.example", "b.example"] {
+        fails.call(host, at(host)).await.unwrap_err();
+    }
+    let works = Scripted::new([response(201, "done")]);
+    let builder = Client::builder(journal.clone())
+        .environment(Arc::new(Clock::default()))
+        .header(
+            http::header::AUTHORIZATION,
+            HeaderValue::from_static("Bearer a"),
+        );
+    let unclear = builder.build_with(works.clone());
+    for (_, refused) in unclear.resume().await.unwrap() {
+        assert!(matches!(refused, Err(Error::Request(_))), "{refused:?}");
+    }
+    assert_eq!(works.keys().len(), 0);
+    let of_a = Client::builder(journal.clone())
+        .environment(Arc::new(Clock::default()))
+        .origin("https://a.example".parse().unwrap())
+        .build_with(works.clone());
+    let refused = of_a.finish("b.example").await;
+    assert!(matches!(refused, Err(Error::Request(_))), "{refused:?}");
+    let resumed = of_a.resume().await.unwrap();
+    assert_eq!(resumed.len(), 1);
+    assert_eq!(resumed[0].0, "a.example");
+    assert_eq!(works.keys().len(), 1);
+    assert_eq!(journal.list().await.unwrap()[0].intent, "b.example");
 }
 
 #[tokio::test]

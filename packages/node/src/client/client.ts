@@ -7,6 +7,7 @@ import { decide } from "./decision.js";
 import {
   CredentialsMissing,
   Failed,
+  ForeignOrigin,
   Forgotten,
   GaveUp,
   IntentConflict,
@@ -25,7 +26,7 @@ import {
   type CompleteResponse,
   type StoredRequest,
 } from "./messages.js";
-import { IETF, keyValue, type Profile } from "./profile.js";
+import { IETF, keyForm, keyValue, withKeyForm, type Profile } from "./profile.js";
 
 /** A credential in the journal would outlive its rotation, and could be read with the file. */
 export const SECRET_HEADERS: readonly string[] = [
@@ -66,6 +67,13 @@ export interface ClientOptions {
   readonly maxRequestBytes?: number;
   /** How many intents `resume` finishes at a time, 8. A server that hangs keeps each for a whole deadline. */
   readonly resumeAtOnce?: number;
+  /**
+   * The origins (`https://api.example`) of the stored requests that `resume` and `finish` send: `resume` leaves
+   * out others, and `finish` refuses them. Name them where clients for several APIs share a journal, so that no
+   * server gets the credentials of another. Without any, a client with `headers` resumes nothing while intents
+   * of several origins are open.
+   */
+  readonly origins?: readonly string[];
   /** Request headers whose values the journal does not keep, besides those of `headers`. */
   readonly secretHeaders?: readonly string[];
   /** How a request is sent once. */
@@ -120,6 +128,7 @@ export class Client {
       maxResponseBytes: options.maxResponseBytes ?? 1024 * 1024,
       maxRequestBytes: options.maxRequestBytes ?? 8 * 1024 * 1024,
       resumeAtOnce: options.resumeAtOnce ?? 8,
+      origins: (options.origins ?? []).map((origin) => new URL(origin).origin),
       fetch: options.fetch ?? ((input, init) => fetch(input, init)),
       clock: options.clock ?? Date.now,
       sleep: options.sleep ?? ((ms) => sleepFor(ms)),
@@ -166,7 +175,9 @@ export class Client {
     return respond(
       await this.#share(intent, entry.fingerprint, async () => {
         this.#unmasked(entry);
-        const started = await this.journal.start(intent, entry.key);
+        const { origin } = new URL(entry.request.url);
+        if (entry.response === undefined && !this.#serves(origin)) throw new ForeignOrigin(intent, origin);
+        const started = await this.journal.start(intent, entry.key, keyForm(this.#options.profile));
         if (started === undefined) throw new Forgotten(intent);
         return this.#finish(started, this.#unmasked(started));
       }),
@@ -178,11 +189,18 @@ export class Client {
    * they were stored. Call it at start.
    */
   async resume(): Promise<Resumed[]> {
-    const open = await this.journal.list();
+    const known = (await this.journal.list()).map(({ intent, url }) => ({ intent, origin: new URL(url).origin }));
+    const open = known.filter(({ origin }) => this.#serves(origin));
+    const { origins } = this.#options;
+    const isClear = origins.length > 0 || this.#headers.length === 0;
+    const isUnclear = !isClear && new Set(open.map(({ origin }) => origin)).size > 1;
     const reports: (Resumed | undefined)[] = open.map(() => undefined);
     const waiting = open.entries();
     const work = async (): Promise<void> => {
-      for (const [nth, { intent }] of waiting) reports[nth] = await this.#resumeOne(intent);
+      for (const [nth, { intent, origin }] of waiting) {
+        const error = isUnclear && new ForeignOrigin(intent, origin);
+        reports[nth] = error ? { intent, error } : await this.#resumeOne(intent);
+      }
     };
     await Promise.all(Array.from({ length: Math.max(this.#options.resumeAtOnce, 1) }, work));
     return reports.filter((report) => report !== undefined);
@@ -203,6 +221,12 @@ export class Client {
   /** Closes the journal. */
   async close(): Promise<void> {
     await this.journal.close();
+  }
+
+  /** Whether this client's credentials are for the server of a stored request. */
+  #serves(origin: string): boolean {
+    const { origins } = this.#options;
+    return origins.length === 0 || origins.includes(origin);
   }
 
   #check(intent: string, request: StoredRequest): void {
@@ -236,7 +260,8 @@ export class Client {
     const { clock, keyLifetimeMs } = this.#options;
     const stored = { ...request, headers: maskHeaders(request.headers, this.#secret) };
     // Durable before the first byte is sent: after a crash the same key is used again.
-    const entry = await this.journal.intend(intent, stored, keyLifetimeMs, clock());
+    const form = keyForm(this.#options.profile);
+    const entry = await this.journal.intend(intent, stored, keyLifetimeMs, clock(), form);
     // The journals check it as well.
     if (entry.fingerprint !== fingerprint(request)) throw new IntentConflict(intent);
     return this.#finish(entry, request);
@@ -282,7 +307,8 @@ export class Client {
 
   /** Sends a request until an answer ends the call. Without an entry it has no intent. */
   async #send(request: StoredRequest, entry?: Entry): Promise<Final> {
-    const { profile, clock, random, sleep, deadlineMs, attemptTimeoutMs } = this.#options;
+    const { clock, random, sleep, deadlineMs, attemptTimeoutMs } = this.#options;
+    const profile = withKeyForm(this.#options.profile, entry?.keyForm);
     const intent = entry?.intent ?? null;
     let note: Note = entry?.note ?? { isUnknown: false };
     const [callEndsMs, keyEndsMs] = [clock() + deadlineMs, entry?.expiresMs ?? Infinity];
@@ -295,7 +321,7 @@ export class Client {
       const nowMs = clock();
       attempts.checkDeadline(nowMs);
       const timeoutMs = Math.min(attemptTimeoutMs, attempts.deadlineMs - nowMs);
-      const message = this.#message(request, entry, attempts.statusUrl);
+      const message = this.#message(profile, request, entry, attempts.statusUrl);
       const received = await exchange(this.#options.fetch, message, timeoutMs);
       const isTooLong = received.kind === "too_long";
       // Without a body, its status and headers decide.
@@ -325,8 +351,12 @@ export class Client {
     }
   }
 
-  #message(request: StoredRequest, entry: Entry | undefined, statusUrl: string | undefined): StoredRequest {
-    const { profile } = this.#options;
+  #message(
+    profile: Profile,
+    request: StoredRequest,
+    entry: Entry | undefined,
+    statusUrl: string | undefined,
+  ): StoredRequest {
     const own = new Set(this.#headers.map(([name]) => name));
     const headers = [...withoutHeaders(request.headers, own), ...this.#headers];
     if (statusUrl !== undefined) {
@@ -334,7 +364,8 @@ export class Client {
       return { method: "GET", url: statusUrl, headers: kept, body: new Uint8Array() };
     }
     if (entry === undefined) return { ...request, headers };
-    return { ...request, headers: [...headers, [profile.header, keyValue(profile, entry.key)]] };
+    const kept = withoutHeaders(headers, new Set([profile.header]));
+    return { ...request, headers: [...kept, [profile.header, keyValue(profile, entry.key)]] };
   }
 
   /** The response that ended an intent, or the error that it stands for. */

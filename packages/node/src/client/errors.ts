@@ -106,6 +106,17 @@ export class CredentialsMissing extends CallError {
   }
 }
 
+/** The client is not set up for the server of this intent. Nothing was sent; the intent stays open. */
+export class ForeignOrigin extends CallError {
+  constructor(intent: string | null, origin: string) {
+    super(
+      intent,
+      `intents of several APIs share the journal, and this client is not set up for ${origin}: name its ` +
+        "origins in the options; nothing was sent",
+    );
+  }
+}
+
 /** A person made the journal forget the intent meanwhile. Nothing was sent. */
 export class Forgotten extends CallError {
   constructor(intent: string | null) {

@@ -154,9 +154,10 @@ export class FileJournal implements Journal {
     request: StoredRequest,
     lifetimeMs: number,
     nowMs: number,
+    keyForm?: string,
   ): Promise<Entry> {
     this.#nowMs = nowMs;
-    const fresh = newEntry(intent, request, lifetimeMs, nowMs);
+    const fresh = newEntry(intent, request, lifetimeMs, nowMs, keyForm);
     let known = await this.find(intent);
     if (known === undefined) {
       if (this.#index.open >= this.#maxOpen) throw tooManyOpen(this.#maxOpen);
@@ -165,7 +166,7 @@ export class FileJournal implements Journal {
       const { method, url, headers } = request;
       const body = toBase64(request.body);
       await this.#file.append({
-        t: "open", intent, key, fingerprint, method, url, headers, body, created, expires,
+        t: "open", intent, key, fingerprint, method, url, headers, body, created, expires, form: keyForm,
       });
       known = await this.find(intent);
     }
@@ -185,7 +186,8 @@ export class FileJournal implements Journal {
       const body = fromBase64(opened.body);
       const request = { method, url, headers: opened.headers, body };
       const note: Note = { isUnknown, operationId };
-  const entry: Entry = { intent, key, fingerprint, request, createdMs, expiresMs, note, isSent: true };
+      const times = { createdMs, expiresMs };
+      const entry: Entry = { intent, key, fingerprint, request, ...times, note, isSent: true, keyForm: opened.form };
       if (known.finished === undefined) return entry;
       const done = (await read(known.finished.position)) as DoneRecord;
       const kept = done.body === null ? undefined : fromBase64(done.body);

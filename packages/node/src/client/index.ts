@@ -19,6 +19,7 @@ export {
   CallError,
   CredentialsMissing,
   Failed,
+  ForeignOrigin,
   Forgotten,
   GaveUp,
   IntentConflict,

@@ -34,6 +34,11 @@ export interface Entry {
   readonly isSent: boolean;
   /** Undefined while the intent is open. */
   readonly response?: StoredResponse | undefined;
+  /**
+   * The header with the key as it was first sent, such as `idempotency-key: "{key}"`: in another form it would
+   * be another key. Undefined: it was not sent.
+   */
+  readonly keyForm?: string | undefined;
 }
 
 /** An intent without a final response. */
@@ -59,13 +64,19 @@ export interface Journal {
    * credentials. `isSent` is false if this call stored it; else it marks the intent as shared. Throws
    * `IntentConflict` and `JournalFull`.
    */
-  intend(intent: string, request: StoredRequest, lifetimeMs: number, nowMs: number): Promise<Entry>;
+  intend(
+    intent: string,
+    request: StoredRequest,
+    lifetimeMs: number,
+    nowMs: number,
+    keyForm?: string,
+  ): Promise<Entry>;
   find(intent: string): Promise<Entry | undefined>;
   /**
    * The entry of an intent that is about to be sent without a call. It is marked as shared, or, where an
-   * application can store intents that it does not send, as sent.
+   * application can store intents that it does not send, as sent, with this form of the key.
    */
-  start(intent: string, key: string): Promise<Entry | undefined>;
+  start(intent: string, key: string, keyForm?: string): Promise<Entry | undefined>;
   /** Remembers what a response said before the call ends. */
   note(intent: string, key: string, note: Note): Promise<void>;
   /**
@@ -97,6 +108,7 @@ export function newEntry(
   request: StoredRequest,
   lifetimeMs: number,
   nowMs: number,
+  keyForm: string | undefined,
 ): Entry {
   return {
     intent,
@@ -107,6 +119,7 @@ export function newEntry(
     expiresMs: nowMs + lifetimeMs,
     note: { isUnknown: false },
     isSent: false,
+    keyForm,
   };
 }
 
@@ -159,9 +172,10 @@ export class MemoryJournal implements Journal {
     request: StoredRequest,
     lifetimeMs: number,
     nowMs: number,
+    keyForm?: string,
   ): Promise<Entry> {
     const known = this.#share(intent);
-    const entry = newEntry(intent, request, lifetimeMs, nowMs);
+    const entry = newEntry(intent, request, lifetimeMs, nowMs, keyForm);
     if (known !== undefined) {
       if (known.fingerprint !== entry.fingerprint) throw new IntentConflict(intent);
       return known;

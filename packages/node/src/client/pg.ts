@@ -100,8 +100,9 @@ export class PgJournal implements Journal {
     request: StoredRequest,
     lifetimeMs: number,
     nowMs: number,
+    keyForm?: string,
   ): Promise<Entry> {
-    const values = row(intent, request, lifetimeMs, this.#maxOpen, nowMs * 1000, true);
+    const values = row(intent, request, lifetimeMs, this.#maxOpen, nowMs * 1000, true, keyForm);
     const entry = toEntry(await query(this.pool, INTEND, values));
     if (entry === undefined) throw new JournalError("the intent vanished from the journal");
     return entry;
@@ -111,8 +112,8 @@ export class PgJournal implements Journal {
     return toEntry(await query(this.pool, FIND, [intent]));
   }
 
-  async start(intent: string, key: string): Promise<Entry | undefined> {
-    return toEntry(await query(this.pool, START, [intent, key]));
+  async start(intent: string, key: string, keyForm?: string): Promise<Entry | undefined> {
+    return toEntry(await query(this.pool, START, [intent, key, keyForm ?? null]));
   }
 
   async note(intent: string, key: string, note: Note): Promise<void> {
@@ -181,11 +182,12 @@ function row(
   maxOpen: number,
   nowUs: number | null,
   isSending: boolean,
+  keyForm?: string,
 ): unknown[] {
   const headers = JSON.stringify(request.headers);
   const body = Buffer.from(request.body);
   const sent = [request.method, request.url, headers, body];
-  return [intent, ...sent, lifetimeMs / 1000, maxOpen, nowUs, isSending];
+  return [intent, ...sent, lifetimeMs / 1000, maxOpen, nowUs, isSending, keyForm ?? null];
 }
 
 /** Undefined: no row, or a function that returned no row, which is one of nulls. */
@@ -202,6 +204,7 @@ function toEntry(rows: Record<string, unknown>[]): Entry | undefined {
     request: { method: open.method, url: open.url, headers, body },
     note: { isUnknown: open.isUnknown, operationId: open.operationId },
     isSent: found["is_sent"] as boolean,
+    keyForm: (found["key_form"] as string | null) ?? undefined,
     response: isFinished
       ? {
           status: found["status"] as number,

@@ -122,3 +122,15 @@ const HTTP_DATES = [
 export function keyValue(profile: Profile, key: string): string {
   return profile.quoted ? `"${key}"` : key;
 }
+
+/** The header with the key, as the journals store it. */
+export function keyForm(profile: Profile): string {
+  return `${profile.header}: ${keyValue(profile, "{key}")}`;
+}
+
+/** With the form in which a key was first sent: in another one it would be another key. */
+export function withKeyForm(profile: Profile, form: string | undefined): Profile {
+  if (form === undefined) return profile;
+  const [header = "", value = ""] = form.split(": ");
+  return { ...profile, header, quoted: value.startsWith('"') };
+}

@@ -25,6 +25,7 @@ export type JournalRecord =
       readonly body: string;
       readonly created: number;
       readonly expires: number;
+      readonly form?: string | undefined;
       /** After a compaction, for a record `share` before it. */
       readonly shared?: boolean | undefined;
     }

@@ -244,13 +244,14 @@ async fn an_intent_that_was_not_sent_yet_ends_with_its_first_409() {
     let client = client(journal(&database), &refuses);
     let finished = client.finish("invoice-1").await.unwrap().unwrap();
     assert_eq!(finished.status, 409);
-    // Of two clients that start at once, one is the first.
+    // Of two clients that start at once, one is the first, and fixes the form of the key.
     let other = BY_SQL.replace("invoice-1", "invoice-2");
     let key: String = application.query_one(&other, &[]).await.unwrap().get(0);
-    let start = "SELECT is_sent FROM semel.start_intent('invoice-2', $1)";
-    for was_sent in [false, true] {
-        let row = application.query_one(start, &[&key]).await.unwrap();
+    let start = "SELECT is_sent, key_form FROM semel.start_intent('invoice-2', $1, $2)";
+    for (was_sent, form) in [(false, "k: {key}"), (true, "k: \"{key}\"")] {
+        let row = application.query_one(start, &[&key, &form]).await.unwrap();
         assert_eq!(row.get::<_, bool>(0), was_sent);
+        assert_eq!(row.get::<_, &str>(1), "k: {key}");
     }
 }
 

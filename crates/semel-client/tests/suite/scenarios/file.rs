@@ -10,7 +10,7 @@ pub(super) struct File {
     pub(super) scenarios: Vec<Scenario>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Scenario {
     pub(super) name: String,
@@ -20,7 +20,7 @@ pub(super) struct Scenario {
     pub(super) steps: Vec<Step>,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Options {
     pub(super) deadline_ms: Option<u64>,
@@ -30,7 +30,7 @@ pub(super) struct Options {
     pub(super) quota: Option<Quota>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Quota {
     pub(super) capacity: f64,
@@ -38,7 +38,7 @@ pub(super) struct Quota {
     pub(super) refill_per_second: f64,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, deny_unknown_fields)]
 pub(super) enum Step {
     Call {
@@ -63,6 +63,7 @@ pub(super) enum Step {
     },
     Restart {
         restart: bool,
+        profile: Option<String>,
     },
     Advance {
         advance_ms: u64,

@@ -174,9 +174,13 @@ fn request(call: &Call, origin: &str) -> Request {
 impl Runner<'_> {
     async fn step(&mut self, step: &Step) -> Result<(), String> {
         match step {
-            Step::Restart { restart } => {
+            Step::Restart { restart, profile } => {
                 assert!(restart);
-                self.client = client(self.scenario, self.place, &self.environment);
+                let scenario = Scenario {
+                    profile: profile.clone().unwrap_or(self.scenario.profile.clone()),
+                    ..self.scenario.clone()
+                };
+                self.client = client(&scenario, self.place, &self.environment);
                 Ok(())
             }
             Step::Advance { advance_ms } => {

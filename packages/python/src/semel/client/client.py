@@ -17,7 +17,7 @@ import anyio.to_thread
 import httpx
 
 from .engine import Engine, Final, Options, Run, Send, Sleep
-from .errors import Forgotten, IntentConflict
+from .errors import ForeignOrigin, Forgotten, IntentConflict
 from .exchange import (
     AsyncExchange,
     CallResponse,
@@ -28,8 +28,12 @@ from .exchange import (
     over_client,
     to_httpx,
 )
-from .journal import Journal
+from .journal import Journal, OpenIntent
 from .messages import Request
+from .url import origin_of
+
+# What every `httpx.Client` sends.
+_HTTPX_HEADERS = {"accept", "accept-encoding", "connection", "user-agent"}
 
 
 @dataclass(frozen=True)
@@ -254,8 +258,13 @@ class Client:
         Reports each, in the order in which they were stored.
         """
 
-        def finish(intent: str) -> Resumed | None:
+        found, is_unclear = _to_resume(self._http, self._runner.engine.options, self.journal.list())
+
+        def finish(known: OpenIntent) -> Resumed | None:
+            intent = known.intent
             try:
+                if is_unclear:
+                    raise ForeignOrigin(intent, origin_of(known.url))
                 response = self.finish(intent)
             # Whatever is wrong with one, the others go on.
             except Exception as error:
@@ -263,7 +272,7 @@ class Client:
             return None if response is None else Resumed(intent, response, None)
 
         with ThreadPoolExecutor(self._resume_at_once, "semel-resume") as pool:
-            reports = pool.map(finish, [intent.intent for intent in self.journal.list()])
+            reports = pool.map(finish, found)
             return [report for report in reports if report is not None]
 
     def close(self) -> None:
@@ -324,7 +333,8 @@ class AsyncClient:
 
     async def resume(self) -> list[Resumed]:
         """See `Client.resume`."""
-        found = await anyio.to_thread.run_sync(self.journal.list)
+        known = await anyio.to_thread.run_sync(self.journal.list)
+        found, is_unclear = _to_resume(self._http, self._runner.engine.options, known)
         waiting = iter(list(enumerate(found)))
         reports: dict[int, Resumed] = {}
 
@@ -332,6 +342,8 @@ class AsyncClient:
             for nth, open_intent in waiting:
                 intent = open_intent.intent
                 try:
+                    if is_unclear:
+                        raise ForeignOrigin(intent, origin_of(open_intent.url))
                     response = await self.finish(intent)
                 except Exception as error:
                     report = _failed(intent, error)
@@ -386,6 +398,18 @@ def _absolute(http: httpx.Client | httpx.AsyncClient, url: str) -> str:
         joint = "&" if "?" in before else "?"
         url = before + joint + urlencode(http.params.multi_items()) + sharp + fragment
     return url
+
+
+def _to_resume(
+    http: httpx.Client | httpx.AsyncClient, options: Options, found: list[OpenIntent]
+) -> tuple[list[OpenIntent], bool]:
+    """The intents for this client, and whether it is unclear for which of them its credentials are."""
+    own = [intent for intent in found if options.serves(intent.url)]
+    has_credentials = (
+        http.auth is not None or len(http.cookies) > 0 or not set(http.headers) <= _HTTPX_HEADERS
+    )
+    origins = {origin_of(intent.url) for intent in own}
+    return own, has_credentials and not options.origins and len(origins) > 1
 
 
 def _failed(intent: str, error: Exception) -> Resumed | None:

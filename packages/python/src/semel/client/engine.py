@@ -19,6 +19,7 @@ from .decision import Verdict, decide
 from .journal import MAX_INTENT_BYTES, Entry, Journal, StoredResponse
 from .messages import Answer, Failure, Headers, Request, Response, has_header, mask_headers, without_headers
 from .profile import IETF, Profile
+from .url import origin_of, serialize_url
 
 # A credential in the journal would outlive its rotation, and could be read with the file.
 SECRET_HEADERS = frozenset(
@@ -52,12 +53,22 @@ class Options:
     max_request_bytes: int = 8 * 1024 * 1024
     # How many intents `resume` finishes at a time. A server that hangs keeps each for a whole deadline.
     resume_at_once: int = 8
+    # The origins (`https://api.example`) of the stored requests that `resume` and `finish` send: `resume` leaves
+    # out others, and `finish` refuses them. Name them where clients for several APIs share a journal, so that no
+    # server gets the credentials of another. Without any, a client with credentials resumes nothing while
+    # intents of several origins are open.
+    origins: tuple[str, ...] = ()
     # Request headers whose values the journal does not keep, in lower case.
     secret_headers: frozenset[str] = SECRET_HEADERS
     # Milliseconds since the epoch: it is compared with what other processes stored.
     clock: Callable[[], int] = _system_clock
     # From 0 to 1, for jitter.
     random: Callable[[], float] = random_module.random
+
+    def serves(self, url: str) -> bool:
+        """Whether the client's credentials are for the server of a stored request."""
+        own = [origin_of(serialize_url(origin)) for origin in self.origins]
+        return not own or origin_of(url) in own
 
 
 @dataclass(frozen=True)
@@ -113,7 +124,9 @@ class Engine:
         now_ms = options.clock()
         # Durable before the first byte is sent: after a crash the same key is used again.
         entry: Entry = yield Write(
-            lambda: self.journal.intend(intent, stored, options.key_lifetime_ms, now_ms)
+            lambda: self.journal.intend(
+                intent, stored, options.key_lifetime_ms, now_ms, options.profile.key_form
+            )
         )
         # The journals check it as well.
         if entry.fingerprint != request.fingerprint:
@@ -124,6 +137,8 @@ class Engine:
         """Finishes an intent with the request that the journal has of it."""
         if entry.response is not None:
             return (yield from self._finish(entry, entry.request))
+        if not self.options.serves(entry.request.url):
+            raise errors.ForeignOrigin(entry.intent, origin_of(entry.request.url))
         # Without its credentials it would be refused, and the refusal would end the intent, although the
         # operation may have happened.
         # Also those that only the client which stored it knew as credentials.
@@ -131,7 +146,10 @@ class Engine:
         missing = [name for name in masked if not client_has(name)]
         if missing:
             raise errors.CredentialsMissing(entry.intent, missing)
-        started: Entry | None = yield Write(lambda: self.journal.start(entry.intent, entry.key))
+        key_form = self.options.profile.key_form
+        started: Entry | None = yield Write(
+            lambda: self.journal.start(entry.intent, entry.key, key_form)
+        )
         if started is None:
             raise errors.Forgotten(entry.intent)
         headers = without_headers(started.request.headers, masked)
@@ -142,20 +160,21 @@ class Engine:
         options = self.options
         now_ms = options.clock()
         intent = None if entry is None else entry.intent
-        attempts = Attempts(options.profile, intent, request.url, now_ms + options.deadline_ms)
+        profile = options.profile.with_key_form(None if entry is None else entry.key_form)
+        attempts = Attempts(profile, intent, request.url, now_ms + options.deadline_ms)
         if entry is not None:
             attempts.key_ends_ms = entry.expires_ms
             attempts.is_repeated = entry.is_sent
             attempts.note = entry.note
         note = attempts.note
-        has_key = entry is not None or has_header(request.headers, options.profile.header)
+        has_key = entry is not None or has_header(request.headers, profile.header)
         is_retried = has_key or request.method == "GET"
         while True:
             # Also after each delay and poll: the machine may have slept meanwhile.
             now_ms = options.clock()
             attempts.check_deadline(now_ms)
             timeout_ms = min(options.attempt_timeout_ms, attempts.deadline_ms - now_ms)
-            message = self._message(request, entry, attempts.status_url)
+            message = _message(profile, request, entry, attempts.status_url)
             received: Answer | TooLong = yield Send(message, timeout_ms)
             # Without a body, its status and headers decide.
             is_too_long = isinstance(received, TooLong)
@@ -226,16 +245,6 @@ class Engine:
     def _write_note(self, entry: Entry, note: Note) -> Write:
         return Write(lambda: self.journal.note(entry.intent, entry.key, note))
 
-    def _message(self, request: Request, entry: Entry | None, status_url: str | None) -> Request:
-        profile = self.options.profile
-        if status_url is not None:
-            kept = without_headers(request.headers, (profile.header, *_BODY_HEADERS))
-            return Request("GET", status_url, kept)
-        if entry is None:
-            return request
-        key = profile.header, profile.key_value(entry.key)
-        return replace(request, headers=(*request.headers, key))
-
     def _typed(self, intent: str, stored: StoredResponse) -> Response:
         """The response that ended an intent, or the error that it stands for."""
         if stored.body is None:
@@ -249,6 +258,19 @@ class Engine:
         if verdict is Verdict.RESPONSE_NOT_STORED:
             raise errors.ResponseNotStored(intent, response)
         return response
+
+def _message(
+    profile: Profile, request: Request, entry: Entry | None, status_url: str | None
+) -> Request:
+    if status_url is not None:
+        kept = without_headers(request.headers, (profile.header, *_BODY_HEADERS))
+        return Request("GET", status_url, kept)
+    if entry is None:
+        return request
+    kept = without_headers(request.headers, (profile.header,))
+    key = profile.header, profile.key_value(entry.key)
+    return replace(request, headers=(*kept, key))
+
 
 def _stored(response: Response, is_kept: bool) -> StoredResponse:
     return StoredResponse(response.status, response.headers, response.body if is_kept else None)

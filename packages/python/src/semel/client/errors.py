@@ -109,6 +109,17 @@ class CredentialsMissing(CallError):
         )
 
 
+class ForeignOrigin(CallError):
+    """The client is not set up for the server of this intent. Nothing was sent; the intent stays open."""
+
+    def __init__(self, intent: str | None, origin: str) -> None:
+        super().__init__(
+            intent,
+            f"intents of several APIs share the journal, and this client is not set up for {origin}: name its "
+            "origins in the options; nothing was sent",
+        )
+
+
 class Forgotten(CallError):
     """A person made the journal forget the intent meanwhile. Nothing was sent."""
 

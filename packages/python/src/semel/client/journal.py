@@ -44,6 +44,9 @@ class Entry:
     is_sent: bool = True
     # None while the intent is open.
     response: StoredResponse | None = None
+    # The header with the key as it was first sent, such as `idempotency-key: "{key}"`: in another form it would
+    # be another key. None: it was not sent.
+    key_form: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,14 @@ class Journal(Protocol):
     Safe with several threads and processes: the first entry and the first response of an intent stay.
     """
 
-    def intend(self, intent: str, request: Request, lifetime_ms: int, now_ms: int) -> Entry:
+    def intend(
+        self,
+        intent: str,
+        request: Request,
+        lifetime_ms: int,
+        now_ms: int,
+        key_form: str | None = None,
+    ) -> Entry:
         """Stores a new intent with a new key, and returns what is known of it.
 
         The request is without credentials. `is_sent` of the result is false if this call stored it; else it
@@ -76,10 +86,11 @@ class Journal(Protocol):
 
     def find(self, intent: str) -> Entry | None: ...
 
-    def start(self, intent: str, key: str) -> Entry | None:
+    def start(self, intent: str, key: str, key_form: str | None = None) -> Entry | None:
         """The entry of an intent that is about to be sent without a call.
 
-        It is marked as shared, or, where an application can store intents that it does not send, as sent.
+        It is marked as shared, or, where an application can store intents that it does not send, as sent, with
+        this form of the key.
         """
         ...
 
@@ -143,7 +154,14 @@ class MemoryJournal:
         self._shared: set[str] = set()
         self._lock = threading.Lock()
 
-    def intend(self, intent: str, request: Request, lifetime_ms: int, now_ms: int) -> Entry:
+    def intend(
+        self,
+        intent: str,
+        request: Request,
+        lifetime_ms: int,
+        now_ms: int,
+        key_form: str | None = None,
+    ) -> Entry:
         with self._lock:
             known = self._share(intent)
             if known is not None:
@@ -152,8 +170,9 @@ class MemoryJournal:
                 return known
             if len(self._open) >= self._max_open:
                 raise JournalFull(f"{self._max_open} intents are open, and no more may be")
+            expires_ms = now_ms + lifetime_ms
             entry = Entry(
-                intent, new_key(), request.fingerprint, request, now_ms, now_ms + lifetime_ms
+                intent, new_key(), request.fingerprint, request, now_ms, expires_ms, key_form=key_form
             )
             self._open[intent] = entry
             return replace(entry, is_sent=False)
@@ -162,7 +181,7 @@ class MemoryJournal:
         with self._lock:
             return self._find(intent)
 
-    def start(self, intent: str, key: str) -> Entry | None:
+    def start(self, intent: str, key: str, key_form: str | None = None) -> Entry | None:
         with self._lock:
             return self._share(intent)
 

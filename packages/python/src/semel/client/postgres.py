@@ -64,6 +64,7 @@ _COLUMNS = (
     "status",
     "response_headers",
     "response_body",
+    "key_form",
 )
 
 
@@ -124,8 +125,16 @@ class PostgresJournal:
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[TupleRow] | None = None
 
-    def intend(self, intent: str, request: Request, lifetime_ms: int, now_ms: int) -> Entry:
-        parameters = _row(intent, request, lifetime_ms, self._max_open, now_ms * 1000, True)
+    def intend(
+        self,
+        intent: str,
+        request: Request,
+        lifetime_ms: int,
+        now_ms: int,
+        key_form: str | None = None,
+    ) -> Entry:
+        row = _row(intent, request, lifetime_ms, self._max_open, now_ms * 1000, True)
+        parameters = (*row, key_form)
         entry = self._entry(_INTEND, parameters)
         if entry is None:
             raise JournalError("the intent vanished from the journal")
@@ -134,8 +143,8 @@ class PostgresJournal:
     def find(self, intent: str) -> Entry | None:
         return self._entry(_FIND, (intent,))
 
-    def start(self, intent: str, key: str) -> Entry | None:
-        return self._entry(_START, (intent, key))
+    def start(self, intent: str, key: str, key_form: str | None = None) -> Entry | None:
+        return self._entry(_START, (intent, key, key_form))
 
     def note(self, intent: str, key: str, note: Note) -> None:
         expires_us = _NEVER_US if note.expires_ms is None else note.expires_ms * 1000
@@ -230,7 +239,8 @@ def _parameters(
     request = build_request(method, url, json, content, headers)
     kept = mask_headers(request.headers, options.secret_headers)
     stored = Request(request.method, request.url, kept, request.body)
-    return _row(intent, stored, options.key_lifetime_ms, MAX_OPEN, None, False)
+    # The client that sends it first fixes the form of its key.
+    return (*_row(intent, stored, options.key_lifetime_ms, MAX_OPEN, None, False), None)
 
 
 def _row(

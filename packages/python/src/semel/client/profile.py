@@ -90,6 +90,18 @@ class Profile:
     def key_value(self, key: str) -> str:
         return f'"{key}"' if self.quoted else key
 
+    @property
+    def key_form(self) -> str:
+        """The header with the key, as the journals store it."""
+        return f"{self.header}: {self.key_value('{key}')}"
+
+    def with_key_form(self, form: str | None) -> Profile:
+        """With the form in which a key was first sent: in another one it would be another key."""
+        if form is None:
+            return self
+        name, _, value = form.partition(": ")
+        return replace(self, header=name, quoted=value.startswith('"'))
+
 
 def _ietf_fails(status: int) -> bool:
     # Also those of proxies, such as 520 to 530. A server that implements no such method or version never will.

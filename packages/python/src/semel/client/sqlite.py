@@ -67,7 +67,14 @@ class SqliteJournal:
             _create_private(Path(path))
             self._connection = _connect(path)
 
-    def intend(self, intent: str, request: Request, lifetime_ms: int, now_ms: int) -> Entry:
+    def intend(
+        self,
+        intent: str,
+        request: Request,
+        lifetime_ms: int,
+        now_ms: int,
+        key_form: str | None = None,
+    ) -> Entry:
         row = (
             intent,
             new_key(),
@@ -79,6 +86,7 @@ class SqliteJournal:
             now_ms * 1000,
             (now_ms + lifetime_ms) * 1000,
             self._max_open,
+            key_form,
         )
         with self._transaction() as connection:
             connection.execute(_SHARE, (intent,))
@@ -98,7 +106,7 @@ class SqliteJournal:
         with self._lock, _journal_errors():
             return _find(self._connection, intent)
 
-    def start(self, intent: str, key: str) -> Entry | None:
+    def start(self, intent: str, key: str, key_form: str | None = None) -> Entry | None:
         with self._transaction() as connection:
             connection.execute(_SHARE, (intent,))
             return _find(connection, intent)
@@ -258,7 +266,7 @@ def _find(connection: sqlite3.Connection, intent: str) -> Entry | None:
 def entry_from_row(row: list[Any], is_sent: bool = True) -> Entry:
     """An entry from the columns that `find.sql` names, with headers as lists of pairs."""
     intent, key, fingerprint, method, url, headers, body, created_us, expires_us = row[:9]
-    is_unknown, operation_id, status, response_headers, response_body = row[9:]
+    is_unknown, operation_id, status, response_headers, response_body, key_form = row[9:]
     response = None
     if status is not None:
         kept = None if response_body is None else bytes(response_body)
@@ -273,6 +281,7 @@ def entry_from_row(row: list[Any], is_sent: bool = True) -> Entry:
         Note(None, bool(is_unknown), operation_id),
         is_sent,
         response,
+        key_form,
     )
 
 

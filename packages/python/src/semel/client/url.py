@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from urllib.parse import urlsplit
 
 import idna
 
@@ -44,6 +45,12 @@ def serialize_url(url: str) -> str:
     if match["fragment"] is not None:
         parts.append("#" + _escape(match["fragment"], _FRAGMENT))
     return "".join(parts)
+
+
+def origin_of(url: str) -> str:
+    """Of a URL that is serialised."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def _split_port(host: str) -> tuple[str, int | None]:
