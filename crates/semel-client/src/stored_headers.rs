@@ -1,6 +1,7 @@
 //! Headers as a journal stores them: `[["name", "value"], …]`, a character for each byte of the value
 //! (ISO 8859-1), because a header is bytes and JSON is text.
 
+use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 pub(crate) type Pairs = Vec<(String, String)>;
@@ -11,7 +12,8 @@ pub(crate) fn to_pairs(headers: &HeaderMap, secret: impl Fn(&HeaderName) -> bool
     headers
         .iter()
         .map(|(name, value)| {
-            let is_secret = secret(name);
+            // It identifies the request, and is no credential.
+            let is_secret = name != CONTENT_TYPE && secret(name);
             let bytes = value.as_bytes().iter().copied();
             let value = bytes.filter(|_| !is_secret).map(char::from).collect();
             (name.as_str().to_owned(), value)

@@ -105,6 +105,17 @@ test("resume sends nothing without the credentials of the call", async () => {
   assert.deepEqual(await journal.list(), []);
 });
 
+test("a content type of the client is no credential", async () => {
+  const journal = new MemoryJournal();
+  const headers = { "content-type": "application/json" };
+  api.fault = () => 503;
+  const client = new Client({ journal, headers, ...ONE_ATTEMPT });
+  await assert.rejects(pay(client, headers), GaveUp);
+  await assert.rejects(pay(client, headers), GaveUp);
+  api.fault = () => undefined;
+  assert.equal((await pay(client, headers)).status, 201);
+});
+
 test("credentials go only to the origins of their client", async () => {
   const journal = new MemoryJournal();
   const request = (host) => ({ method: "POST", url: `https://${host}/`, headers: [], body: new Uint8Array() });

@@ -389,6 +389,35 @@ def test_a_request_is_stored_with_bytes_of_its_own() -> None:
     assert stored.request.url.endswith("n=1&key=a+b")
 
 
+def test_the_request_that_is_sent_is_the_one_that_is_stored() -> None:
+    sent: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        sent.append(str(request.url))
+        return httpx.Response(201)
+
+    transport = httpx.MockTransport(handle)
+    http = httpx.Client(params={"key": "a b"}, transport=transport)
+    journal = MemoryJournal()
+    Client(journal, http=http).call("a", "POST", "https://api.test/pay?n=1")
+    stored = journal.find("a")
+    assert stored is not None
+    assert sent == [stored.request.url] == ["https://api.test/pay?n=1&key=a+b"]
+    # An intent that another client stored.
+    journal.intend("b", replace(REQUEST, url="http://api.test/?n=2"), DAY_MS, time.time_ns() // 1_000_000)
+    Client(journal, http=http).resume()
+    assert sent[1:] == ["http://api.test/?n=2"]
+
+
+def test_a_content_type_is_no_credential() -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(503))
+    options = replace(ONE_ATTEMPT, secret_headers=frozenset({"content-type"}))
+    client = Client(MemoryJournal(), http=httpx.Client(transport=transport), options=options)
+    for _ in range(2):
+        with pytest.raises(GaveUp):
+            client.call("a", "POST", "https://api.test/", json={})
+
+
 @pytest.mark.parametrize(
     "url",
     ["https://user:secret@api.test/", "https:///", "https://a b/", "https://a:99999/", "http://127.1/"],

@@ -47,6 +47,7 @@ over_each_journal!(
     finished_intents_are_removed_after_their_retention_and_open_ones_stay,
     no_more_intents_are_open_than_allowed,
     credentials_are_not_stored_and_are_added_when_an_intent_is_resumed,
+    a_content_type_of_the_client_is_no_credential,
     a_response_survives_with_every_byte,
     many_intents_at_once_have_a_key_each,
     a_dropped_call_leaves_its_followers_a_response,
@@ -220,6 +221,28 @@ async fn credentials_are_not_stored_and_are_added_when_an_intent_is_resumed(plac
     assert_eq!(sent[0].headers["authorization"], "Bearer new");
     assert_eq!(sent[0].headers["api-version"], "7");
     assert_eq!(sent[0].headers.get_all("authorization").iter().count(), 1);
+}
+
+async fn a_content_type_of_the_client_is_no_credential(place: Place) {
+    let client = |transport: &Scripted| {
+        let mut options = no_retries();
+        options.secret_headers.push(http::header::CONTENT_TYPE);
+        Client::builder(place.open())
+            .options(options)
+            .header(
+                http::header::CONTENT_TYPE,
+                HeaderValue::from_static("application/json"),
+            )
+            .environment(Arc::new(Clock::default()))
+            .build_with(transport.clone())
+    };
+    let fails = Scripted::new([response(503, "")]);
+    let open = client(&fails).call("invoice-1", payment()).await;
+    assert!(matches!(open, Err(Error::GaveUp { .. })), "{open:?}");
+    let works = Scripted::new([response(201, "done")]);
+    let finished = client(&works).call("invoice-1", payment()).await.unwrap();
+    assert_eq!(finished.body, "done");
+    assert_eq!(works.keys(), fails.keys());
 }
 
 async fn a_response_survives_with_every_byte(place: Place) {

@@ -46,7 +46,9 @@ export function withoutHeaders(headers: Headers, names: ReadonlySet<string>): He
 
 /** Headers as they are stored: credentials without their values. Without them it is another request. */
 export function maskHeaders(headers: Headers, secret: ReadonlySet<string>): Headers {
-  return headers.map(([name, value]) => [name, secret.has(name) ? "" : value] as const);
+  // The content type identifies the request, and is no credential.
+  const isSecret = (name: string): boolean => name !== "content-type" && secret.has(name);
+  return headers.map(([name, value]) => [name, isSecret(name) ? "" : value] as const);
 }
 
 /** What makes it the same request under an intent. Other headers may change: credentials are rotated. */

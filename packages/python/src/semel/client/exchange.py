@@ -206,13 +206,16 @@ def bare_request(request: Request, timeout_ms: int) -> httpx.Request:
 def _build(
     http: httpx.Client | httpx.AsyncClient, request: Request, timeout_ms: int
 ) -> httpx.Request:
-    return http.build_request(
+    built = http.build_request(
         request.method,
         request.url,
         headers=_raw(request.headers),
         content=request.body,
         timeout=timeout_ms / 1000,
     )
+    # The client's `params` are in it already, and would replace the query.
+    built.url = httpx.URL(request.url)
+    return built
 
 
 def _kept(response: httpx.Response) -> Headers:
