@@ -23,7 +23,7 @@ can run again after a failure, a crash or a reboot, also at the same time: it co
 intent prints its stored response without a request.
 
 Exit codes:
-  0  final success: the response is on standard output
+  0  final success: the response is on standard output; of one over 1 MiB only in the first run, and standard error says so later
   1  failure before anything was sent, or the journal failed; run again
   2  usage: the command is wrong, or the intent is known with another request
   3  final rejection: the server's answer, which is no success, is on standard output
@@ -140,10 +140,15 @@ fn end(ended: &Result<Response, Error>, include: bool) -> ExitCode {
     let (code, response) = match ended {
         Ok(response) if (200..300).contains(&response.status) => (0, Some(response)),
         Ok(response) => (REJECTED, Some(response)),
-        Err(Error::KeyReused(response) | Error::KeyExpired(response)) => {
-            (REJECTED, Some(&**response))
+        // A success, although there is no more to print than its status.
+        Err(Error::ResponseNotStored(response)) if (200..300).contains(&response.status) => {
+            (0, Some(&**response))
         }
-        Err(Error::ResponseNotStored(response)) => (REJECTED, response.as_deref()),
+        Err(
+            Error::KeyReused(response)
+            | Error::KeyExpired(response)
+            | Error::ResponseNotStored(response),
+        ) => (REJECTED, Some(&**response)),
         Err(
             Error::Unknown { .. }
             | Error::GaveUp {

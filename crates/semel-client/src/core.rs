@@ -173,15 +173,16 @@ impl Core {
 
     /// A stored response as the result of a call.
     pub(crate) fn result(&self, stored: StoredResponse, replayed: bool) -> Result<Response, Error> {
-        let Some(body) = stored.body else {
-            return Err(Error::ResponseNotStored(None));
-        };
+        let is_kept = stored.body.is_some();
         let response = Response {
             status: stored.status,
             headers: stored.headers,
-            body,
+            body: stored.body.unwrap_or_default(),
             replayed_from_journal: replayed,
         };
+        if !is_kept {
+            return Err(Error::ResponseNotStored(Box::new(response)));
+        }
         typed(&self.0.options.profile, response)
     }
 
@@ -226,7 +227,9 @@ impl Core {
             let (answer, is_too_long) = send_once(transport, message, patience).await?;
             if !is_retried {
                 return match answer {
-                    Answer::Response(_) if is_too_long => Err(Error::ResponseNotStored(None)),
+                    Answer::Response(response) if is_too_long => {
+                        Err(Error::ResponseNotStored(Box::new(response)))
+                    }
                     Answer::Response(response) => Ok(response),
                     Answer::Nothing(why) | Answer::NotSent(why) => Err(Error::Failed(why)),
                 };
@@ -278,7 +281,7 @@ impl Core {
         let is_kept = !is_too_long && response.body.len() <= self.0.options.max_response;
         let Some(entry) = entry else {
             let result = if is_too_long {
-                Err(Error::ResponseNotStored(None))
+                Err(Error::ResponseNotStored(Box::new(response)))
             } else {
                 Ok(response)
             };
@@ -344,7 +347,7 @@ fn typed(profile: &crate::Profile, response: Response) -> Result<Response, Error
     match decide(profile, &answer, false) {
         Verdict::KeyReused => Err(Error::KeyReused(Box::new(response))),
         Verdict::KeyExpired => Err(Error::KeyExpired(Box::new(response))),
-        Verdict::ResponseNotStored => Err(Error::ResponseNotStored(Some(Box::new(response)))),
+        Verdict::ResponseNotStored => Err(Error::ResponseNotStored(Box::new(response))),
         // The profile may have changed since it was stored: it stays final.
         Verdict::Final
         | Verdict::Unknown { .. }

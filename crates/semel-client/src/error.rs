@@ -24,10 +24,10 @@ pub enum Error {
     /// It was executed too long ago for the server to repeat its response. Look the result up.
     #[error("the server knows the key, but no longer the response (status {})", .0.status)]
     KeyExpired(Box<Response>),
-    /// It was executed, and the response is not stored: neither by the server, or, without a response here, by the journal. Look
-    /// the result up.
-    #[error("it was executed, but the response is not stored; look the result up")]
-    ResponseNotStored(Option<Box<Response>>),
+    /// The final response is not stored: the server says so of an operation that it executed, or the response was too long for the
+    /// journal. Then it is here without its body, and was executed if its status is a success.
+    #[error("{}", not_stored(.0))]
+    ResponseNotStored(Box<Response>),
     /// The call gave up before a final response. It may have happened. The intent stays open with its key: call again
     /// later, unless the key's lifetime is over.
     #[error("gave up ({reason}){}; {}", .last.as_deref().map(|last| format!(": {last}")).unwrap_or_default(), .reason.advice())]
@@ -52,6 +52,20 @@ pub enum Error {
     /// next call gets that from the server.
     #[error("the journal failed: {0}")]
     Journal(#[from] journal::Error),
+}
+
+fn not_stored(response: &Response) -> String {
+    let status = response.status;
+    if (200..300).contains(&status) {
+        format!(
+            "it was executed (status {status}), but the response was too long to be stored; look the result up"
+        )
+    } else if response.body.is_empty() {
+        format!("the final response (status {status}) was too long to be stored")
+    } else {
+        "it was executed, but the server does not have its response any more; look the result up"
+            .to_owned()
+    }
 }
 
 /// Why a call gave up.

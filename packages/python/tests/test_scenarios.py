@@ -139,6 +139,10 @@ def compare(expected: dict[str, Any], result: CallResponse | Exception, is_alone
     assert type(result) is classes[kind], result
     if isinstance(result, OutcomeUnknown):
         assert result.operation_id == expected["operation_id"]
+    if isinstance(result, ResponseNotStored) and result.response is not None:
+        # Where the journal does not have it.
+        status = None if result.response.body else result.response.status
+        assert status == expected.get("status")
     if isinstance(result, GaveUp):
         assert result.reason == expected["reason"]
 

@@ -145,6 +145,24 @@ fn each_end_has_its_exit_code() {
 }
 
 #[test]
+fn a_response_that_was_too_long_to_be_stored_keeps_its_exit_code() {
+    let long = "x".repeat(2 * 1024 * 1024);
+    for (status, code) in [(201, 0), (400, 3)] {
+        let home = home();
+        let server = Server::start(&[response(status, "", &long)]);
+        let first = call(home.path(), &server.url, &[]);
+        assert_eq!(first.status.code(), Some(code));
+        assert_eq!(first.stdout, long.as_bytes());
+        let again = call(home.path(), &server.url, &[]);
+        assert_eq!(again.status.code(), Some(code), "{again:?}");
+        assert_eq!(again.stdout, b"");
+        let message = String::from_utf8(again.stderr).unwrap();
+        assert!(message.contains("too long to be stored"), "{message}");
+        assert_eq!(message.contains("it was executed"), code == 0, "{message}");
+    }
+}
+
+#[test]
 fn an_unknown_outcome_is_code_4_and_the_next_run_has_the_same_key() {
     let home = home();
     let done = response(201, "", "done");

@@ -182,10 +182,11 @@ async fn a_response_that_is_too_long_ends_an_intent_only_if_it_is_final() {
     let works = client(&journal, TooLong(&[201], AtomicUsize::new(0)));
     for _ in 0..2 {
         let ended = works.call("invoice-1", payment()).await;
-        assert!(
-            matches!(ended, Err(Error::ResponseNotStored(None))),
-            "{ended:?}"
-        );
+        let Err(error @ Error::ResponseNotStored(response)) = &ended else {
+            panic!("{ended:?}");
+        };
+        assert_eq!(response.status, 201);
+        assert!(error.to_string().contains("it was executed"), "{error}");
     }
     assert_eq!(journal.list().await.unwrap(), []);
 }

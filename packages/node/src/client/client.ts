@@ -293,7 +293,7 @@ export class Client {
   async #end(entry: Entry | undefined, end: Finished, isTooLong: boolean): Promise<Final | undefined> {
     const { response, unlessShared } = end;
     if (entry === undefined) {
-      if (isTooLong) throw new ResponseNotStored(null);
+      if (isTooLong) throw new ResponseNotStored(null, response);
       return { response, replayed: false };
     }
     const { status, headers, body } = response;
@@ -327,8 +327,8 @@ export class Client {
       // Without a body, its status and headers decide.
       const answer: Answer = isTooLong ? { ...received, kind: "response", body: new Uint8Array() } : received;
       if (!isRetried) {
-        if (isTooLong) throw new ResponseNotStored(intent);
         if (answer.kind === "failure") throw new Failed(answer);
+        if (isTooLong) throw new ResponseNotStored(intent, answer);
         return { response: answer, replayed: false };
       }
       let step = attempts.advance(answer, clock(), random(), this.#quota);
@@ -370,9 +370,9 @@ export class Client {
 
   /** The response that ended an intent, or the error that it stands for. */
   #typed(intent: string, stored: StoredResponse): CompleteResponse {
-    if (stored.body === undefined) throw new ResponseNotStored(intent);
-    const { status, headers, body } = stored;
+    const { status, headers, body = new Uint8Array() } = stored;
     const response: CompleteResponse = { kind: "response", status, headers, body };
+    if (stored.body === undefined) throw new ResponseNotStored(intent, response);
     const { verdict } = decide(this.#options.profile, response);
     if (verdict === "key_reused") throw new KeyReused(intent, response);
     if (verdict === "key_expired") throw new KeyExpired(intent, response);

@@ -51,10 +51,20 @@ export class KeyExpired extends Rejected {
   }
 }
 
-/** It was executed, and neither the server nor the journal has the response. Look the result up. */
+/**
+ * The final response is not stored: the server says so of an operation that it executed, or it was too long. Then
+ * `response` has its status and headers, and it was executed if that is a success.
+ */
 export class ResponseNotStored extends Rejected {
-  constructor(intent: string | null, response?: CompleteResponse) {
-    super(intent, "it was executed, but its response is not stored; look it up", response);
+  constructor(intent: string | null, response: CompleteResponse) {
+    const { status, body } = response;
+    let message = "it was executed, but the server does not have its response any more; look it up";
+    if (status >= 200 && status < 300) {
+      message = `it was executed (status ${status}), but its response was too long to be stored; look it up`;
+    } else if (body.length === 0) {
+      message = `the final response (status ${status}) was too long to be stored`;
+    }
+    super(intent, message, response);
   }
 }
 

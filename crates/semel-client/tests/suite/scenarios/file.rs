@@ -133,7 +133,10 @@ pub(super) enum Expected {
     },
     KeyReused,
     KeyExpired,
-    ResponseNotStored,
+    ResponseNotStored {
+        /// Where the journal does not have it.
+        status: Option<u16>,
+    },
     GaveUp {
         reason: String,
     },

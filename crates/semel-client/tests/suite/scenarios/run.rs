@@ -278,7 +278,9 @@ fn compare(
         },
         Err(Error::KeyReused(_)) => Expected::KeyReused,
         Err(Error::KeyExpired(_)) => Expected::KeyExpired,
-        Err(Error::ResponseNotStored(_)) => Expected::ResponseNotStored,
+        Err(Error::ResponseNotStored(response)) => Expected::ResponseNotStored {
+            status: response.body.is_empty().then_some(response.status),
+        },
         Err(Error::GaveUp { reason, .. }) => Expected::GaveUp {
             reason: reason.to_string(),
         },

@@ -180,10 +180,10 @@ class Engine:
             is_too_long = isinstance(received, TooLong)
             answer = Response(received.status, received.headers) if isinstance(received, TooLong) else received
             if not is_retried:
-                if is_too_long:
-                    raise errors.ResponseNotStored(intent)
                 if isinstance(answer, Failure):
                     raise errors.Failed(answer)
+                if is_too_long:
+                    raise errors.ResponseNotStored(intent, answer)
                 return Final(answer)
             while True:
                 step = attempts.advance(answer, options.clock(), options.random(), self.quota)
@@ -192,7 +192,7 @@ class Engine:
                 if entry is None:
                     attempts.give_back(self.quota)
                     if is_too_long:
-                        raise errors.ResponseNotStored(intent)
+                        raise errors.ResponseNotStored(intent, step.response)
                     return Final(step.response)
                 stored = yield from self._store(entry, step, is_too_long)
                 if stored is not None:
@@ -247,9 +247,9 @@ class Engine:
 
     def _typed(self, intent: str, stored: StoredResponse) -> Response:
         """The response that ended an intent, or the error that it stands for."""
+        response = Response(stored.status, stored.headers, stored.body or b"")
         if stored.body is None:
-            raise errors.ResponseNotStored(intent)
-        response = Response(stored.status, stored.headers, stored.body)
+            raise errors.ResponseNotStored(intent, response)
         verdict = decide(self.options.profile, response).verdict
         if verdict is Verdict.KEY_REUSED:
             raise errors.KeyReused(intent, response)

@@ -55,12 +55,20 @@ class KeyExpired(Rejected):
 
 
 class ResponseNotStored(Rejected):
-    """It was executed, and neither the server nor the journal has the response. Look the result up."""
+    """The final response is not stored: the server says so of an operation that it executed, or it was too long.
 
-    def __init__(self, intent: str | None, response: Response | None = None) -> None:
-        super().__init__(
-            intent, response, "it was executed, but its response is not stored; look it up"
-        )
+    Where it was too long, `response` has its status and headers, and it was executed if that is a success.
+    """
+
+    def __init__(self, intent: str | None, response: Response) -> None:
+        status = response.status
+        if 200 <= status < 300:
+            message = f"it was executed (status {status}), but its response was too long to be stored; look it up"
+        elif not response.body:
+            message = f"the final response (status {status}) was too long to be stored"
+        else:
+            message = "it was executed, but the server does not have its response any more; look it up"
+        super().__init__(intent, response, message)
 
 
 class OutcomeUnknown(CallError):
