@@ -59,6 +59,8 @@ pub(crate) struct Attempts<'a> {
     profile: &'a Profile,
     url: &'a Url,
     call_ends: Timestamp,
+    /// When the last request was sent.
+    sent_at: Timestamp,
     /// The end of the key's lifetime; `None` without an entry.
     key_ends: Option<Timestamp>,
     /// Whether an earlier request with the key may have reached the server, in this call or before it.
@@ -91,6 +93,7 @@ impl<'a> Attempts<'a> {
             profile,
             url,
             call_ends,
+            sent_at: call_ends,
             key_ends: entry.map(|entry| entry.expires_at),
             is_repeated: entry.is_some_and(|entry| entry.is_sent),
             delays: 0,
@@ -102,7 +105,8 @@ impl<'a> Attempts<'a> {
     }
 
     /// Why nothing may be sent at `now`, if so.
-    pub(crate) fn check_deadline(&self, now: Timestamp) -> Result<(), Error> {
+    pub(crate) fn check_deadline(&mut self, now: Timestamp) -> Result<(), Error> {
+        self.sent_at = now;
         if self.key_ends.is_some_and(|ends| now >= ends) {
             Err(self.give_up(GaveUp::KeyLifetime))
         } else if now >= self.call_ends {
@@ -134,7 +138,7 @@ impl<'a> Attempts<'a> {
             Answer::Response(response) => response.headers.clone(),
             Answer::Nothing(_) | Answer::NotSent(_) => HeaderMap::new(),
         };
-        self.read_expiry(&headers, now);
+        self.read_expiry(&headers);
         let is_repeated = self.is_repeated;
         self.is_repeated |= may_be_executed(&answer);
         let mut verdict = decide(self.profile, &answer, is_repeated);
@@ -230,12 +234,13 @@ impl<'a> Attempts<'a> {
         Step::Next(Some(delay))
     }
 
-    fn read_expiry(&mut self, headers: &HeaderMap, now: Timestamp) {
+    fn read_expiry(&mut self, headers: &HeaderMap) {
         let date = |name: &str| http_date(headers.get(name)?.to_str().ok()?);
         if let Some(expires_at) = date(KEY_EXPIRES) {
-            // The server's clock may be another. Between its two dates is how long it knows the key.
-            let expires_at = date("date").map_or(expires_at, |sent_at| {
-                now.saturating_add(until(expires_at, sent_at))
+            // The server's clock may be another. Between its two dates is how long it knows the key, from a moment after the request
+            // was sent: the response may have taken long.
+            let expires_at = date("date").map_or(expires_at, |dated| {
+                self.sent_at.saturating_add(until(expires_at, dated))
             });
             self.end_key(expires_at);
         }

@@ -78,6 +78,8 @@ export type Step =
 export class Attempts {
   /** Where the status is asked for, instead of sending the request. */
   statusUrl: string | undefined;
+  /** When the last request was sent. */
+  #sentMs = 0;
   #delays = 0;
   #hasPaid = false;
   #last: Answer | undefined;
@@ -101,6 +103,7 @@ export class Attempts {
 
   /** Why nothing may be sent any more, if so. */
   checkDeadline(nowMs: number): void {
+    this.#sentMs = nowMs;
     if (nowMs >= this.keyEndsMs) throw this.#giveUp("key_lifetime");
     if (nowMs >= this.callEndsMs) throw this.#giveUp("deadline");
   }
@@ -108,7 +111,7 @@ export class Attempts {
   /** What follows the answer. */
   advance(answer: Answer, nowMs: number, random: number, quota: Quota): Step {
     this.#last = answer;
-    this.#readExpiry(answer, nowMs);
+    this.#readExpiry(answer);
     const { isRepeated } = this;
     this.isRepeated ||= mayBeExecuted(answer);
     const decision =
@@ -162,14 +165,15 @@ export class Attempts {
   }
 
   /** How long the server knows the key. It only shortens what was assumed. */
-  #readExpiry(answer: Answer, nowMs: number): void {
+  #readExpiry(answer: Answer): void {
     if (answer.kind === "failure") return;
     const date = (name: string): number | undefined => parseDate(header(answer.headers, name) ?? "");
     let expiresMs = date("idempotency-key-expires");
     if (expiresMs === undefined) return;
-    // The server's clock may be another. Between its two dates is how long it knows the key.
-    const sentMs = date("date");
-    if (sentMs !== undefined) expiresMs = nowMs + Math.max(expiresMs - sentMs, 0);
+    // The server's clock may be another. Between its two dates is how long it knows the key, from a moment after
+    // the request was sent: the response may have taken long.
+    const datedMs = date("date");
+    if (datedMs !== undefined) expiresMs = this.#sentMs + Math.max(expiresMs - datedMs, 0);
     this.#endKey(expiresMs);
   }
 

@@ -100,6 +100,8 @@ class Attempts:
     # Where the status is asked for, instead of sending the request.
     status_url: str | None = None
     last: Answer | None = None
+    # When the last request was sent.
+    _sent_ms: int = field(default=0, init=False)
     _delays: int = field(default=0, init=False)
     _has_paid: bool = field(default=False, init=False)
 
@@ -112,6 +114,7 @@ class Attempts:
 
     def check_deadline(self, now_ms: int) -> None:
         """Raises where nothing may be sent any more."""
+        self._sent_ms = now_ms
         if self.key_ends_ms is not None and now_ms >= self.key_ends_ms:
             raise self._give_up("key_lifetime")
         if now_ms >= self.call_ends_ms:
@@ -122,7 +125,7 @@ class Attempts:
     ) -> Next | Finished | CallError:
         """What follows the answer: a step, or why the call ends with its intent open."""
         self.last = answer
-        self._read_expiry(answer, now_ms)
+        self._read_expiry(answer)
         is_repeated = self.is_repeated
         self.is_repeated = is_repeated or _may_be_executed(answer)
         if self.status_url is None:
@@ -172,17 +175,18 @@ class Attempts:
         self._delays += 1
         return Next(delay_ms)
 
-    def _read_expiry(self, answer: Answer, now_ms: int) -> None:
+    def _read_expiry(self, answer: Answer) -> None:
         """How long the server knows the key. It only shortens what was assumed."""
         if isinstance(answer, Failure):
             return
         expires_ms = parse_date_ms(header(answer.headers, "idempotency-key-expires") or "")
         if expires_ms is None:
             return
-        # The server's clock may be another. Between its two dates is how long it knows the key.
-        sent_ms = parse_date_ms(header(answer.headers, "date") or "")
-        if sent_ms is not None:
-            expires_ms = now_ms + max(expires_ms - sent_ms, 0)
+        # The server's clock may be another. Between its two dates is how long it knows the key, from a moment
+        # after the request was sent: the response may have taken long.
+        dated_ms = parse_date_ms(header(answer.headers, "date") or "")
+        if dated_ms is not None:
+            expires_ms = self._sent_ms + max(expires_ms - dated_ms, 0)
         self._end_key(expires_ms)
 
     def _end_key(self, at_ms: int) -> None:
