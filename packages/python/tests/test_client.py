@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -31,6 +32,7 @@ from semel.client import (
     CallResponse,
     Client,
     CredentialsMissing,
+    Failure,
     ForeignOrigin,
     GaveUp,
     IntentConflict,
@@ -152,6 +154,26 @@ def test_a_response_may_end_only_an_intent_that_no_other_process_found(new_journ
         journal.forget("a")
     alone = journal.intend("b", REQUEST, DAY_MS, 0)
     assert journal.finish("b", alone.key, STORED, 0, True) == STORED
+
+
+def test_connecting_takes_no_longer_than_an_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(semel.client.exchange, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    lefts = []
+
+    def connect_slowly(request: httpx.Request) -> httpx.Response:
+        for event in ("connection.connect_tcp", "connection.start_tls", "http11.send_request_headers"):
+            info = {"timeout": 30.0}
+            now[0] += 11
+            request.extensions["trace"](f"{event}.started", info)
+            lefts.append(info["timeout"])
+        raise AssertionError("sent")
+
+    http = httpx.Client(transport=httpx.MockTransport(connect_slowly))
+    with pytest.raises(GaveUp) as gave_up:
+        Client(MemoryJournal(), http=http, options=ONE_ATTEMPT).call("a", "POST", "http://api.test/")
+    assert isinstance(gave_up.value.last, Failure) and not gave_up.value.last.is_sent
+    assert lefts == [19, 8]
 
 
 def test_a_full_journal_refuses_new_intents_only(new_journal: MakeJournal) -> None:

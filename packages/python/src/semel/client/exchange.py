@@ -25,6 +25,14 @@ _CONNECTION_HEADERS = ("accept-encoding", "connection", "content-length", "host"
 # Without a connection the server did not receive the request.
 _NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
+# What httpcore reports before it does it, and before the server receives anything.
+_BEFORE_SENDING = (
+    "connect_tcp.started",
+    "connect_unix_socket.started",
+    "start_tls.started",
+    "send_request_headers.started",
+)
+
 Received = Response | Failure | TooLong
 
 
@@ -145,7 +153,9 @@ def over_client(http: httpx.Client) -> Exchange:
     """With the client's headers, authentication and transport; redirects are final responses."""
 
     def open_response(request: Request, timeout_ms: int) -> Iterator[httpx.Response]:
-        response = http.send(_build(http, request, timeout_ms), stream=True, follow_redirects=False)
+        built = _build(http, request, timeout_ms)
+        built.extensions["trace"] = _bound_connecting(timeout_ms)
+        response = http.send(built, stream=True, follow_redirects=False)
         try:
             yield response
         finally:
@@ -169,6 +179,7 @@ def over_async_client(http: httpx.AsyncClient) -> AsyncExchange:
 def over_transport(transport: httpx.BaseTransport) -> Exchange:
     def open_response(request: Request, timeout_ms: int) -> Iterator[httpx.Response]:
         sent = bare_request(request, timeout_ms)
+        sent.extensions["trace"] = _bound_connecting(timeout_ms)
         response = transport.handle_request(sent)
         response.request = sent
         try:
@@ -190,6 +201,22 @@ def over_async_transport(transport: httpx.AsyncBaseTransport) -> AsyncExchange:
             await response.aclose()
 
     return async_exchange_with(open_response)
+
+
+def _bound_connecting(timeout_ms: int) -> Callable[[str, dict[str, Any]], None]:
+    """Bounds the wait for the pool, the connection and TLS together, of which httpx bounds each."""
+    until = time.monotonic() + timeout_ms / 1000
+
+    def trace(event: str, info: dict[str, Any]) -> None:
+        if not event.endswith(_BEFORE_SENDING):
+            return
+        left = until - time.monotonic()
+        if left <= 0:
+            raise httpx.ConnectTimeout("no connection in time")
+        if info.get("timeout") is not None:
+            info["timeout"] = min(info["timeout"], left)
+
+    return trace
 
 
 def bare_request(request: Request, timeout_ms: int) -> httpx.Request:
