@@ -228,6 +228,56 @@ test("concurrent calls share one request", async () => {
   assert.equal(api.requests.length, 1);
 });
 
+test("an aborted call sends nothing more, and leaves its intent open", async () => {
+  const journal = new MemoryJournal();
+  const client = new Client({ journal });
+  const call = (signal) => client.call("invoice-1", api.url, { method: "POST", body: ORDER, signal });
+  await assert.rejects(call(AbortSignal.abort()), { name: "AbortError" });
+  assert.deepEqual(await journal.list(), []);
+  // In a delay.
+  api.fault = () => 503;
+  await assert.rejects(call(AbortSignal.timeout(50)), { name: "TimeoutError" });
+  assert.equal((await journal.list()).length, 1);
+  const sent = api.requests.length;
+  await pause(700);
+  assert.equal(api.requests.length, sent);
+  api.fault = () => undefined;
+  assert.equal((await call()).status, 201);
+  assert.equal(api.keys.size, 1);
+});
+
+test("an aborted attempt leaves its intent open, and other callers their call", async () => {
+  const journal = new MemoryJournal();
+  const signals = [];
+  let answer;
+  const send = ({ signal }) =>
+    new Promise((done, failed) => {
+      signals.push(signal);
+      answer = () => done(new Response("", { status: 201 }));
+      signal.addEventListener("abort", () => failed(signal.reason));
+    });
+  const client = new Client({ journal, fetch: send });
+  const aborts = [new AbortController(), new AbortController(), new AbortController()];
+  const [first, second, third] = aborts.map(({ signal }) =>
+    client.call("invoice-1", api.url, { method: "POST", body: ORDER, signal }),
+  );
+  await pause(10);
+  aborts[0].abort();
+  await assert.rejects(first, { name: "AbortError" });
+  assert.equal(signals[0].aborted, false);
+  aborts[2].abort();
+  await assert.rejects(third, { name: "AbortError" });
+  aborts[1].abort();
+  await assert.rejects(second, { name: "AbortError" });
+  assert.equal(signals[0].aborted, true);
+  assert.equal((await journal.list()).length, 1);
+  const again = client.call("invoice-1", api.url, { method: "POST", body: ORDER });
+  await pause(10);
+  answer();
+  assert.equal((await again).status, 201);
+  assert.equal(signals.length, 2);
+});
+
 test("fetch takes the intent from its options", async () => {
   const client = new Client({ journal: new MemoryJournal(), sleep: async () => undefined });
   api.fault = (number) => (number === 1 ? 503 : undefined);

@@ -176,6 +176,30 @@ def test_connecting_takes_no_longer_than_an_attempt(monkeypatch: pytest.MonkeyPa
     assert lefts == [19, 8]
 
 
+def test_an_interrupt_after_the_begin_of_a_transaction_leaves_none_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(sqlite3.Connection):
+        is_interrupting = False
+
+        def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:
+            cursor = super().execute(sql, *arguments)
+            if sql.startswith("BEGIN") and Interrupted.is_interrupting:
+                Interrupted.is_interrupting = False
+                raise KeyboardInterrupt
+            return cursor
+
+    connect = sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *path, **options: connect(*path, **options, factory=Interrupted)
+    )
+    journal = SqliteJournal(tmp_path / "journal.db")
+    Interrupted.is_interrupting = True
+    with pytest.raises(KeyboardInterrupt):
+        journal.intend("a", REQUEST, DAY_MS, 0)
+    assert not journal.intend("a", REQUEST, DAY_MS, 0).is_sent
+
+
 def test_a_full_journal_refuses_new_intents_only(new_journal: MakeJournal) -> None:
     journal = new_journal(max_open=2)
     keys = [journal.intend(name, REQUEST, DAY_MS, 0).key for name in "ab"]

@@ -80,7 +80,7 @@ export interface ClientOptions {
   readonly fetch?: typeof fetch;
   /** Milliseconds since the epoch: it is compared with what other processes stored. */
   readonly clock?: () => number;
-  readonly sleep?: (ms: number) => Promise<unknown>;
+  readonly sleep?: (ms: number, signal?: AbortSignal) => Promise<unknown>;
   /** From 0 to 1, for jitter. */
   readonly random?: () => number;
 }
@@ -103,6 +103,9 @@ interface Final {
 interface Shared {
   readonly fingerprint: string;
   readonly final: Promise<Final>;
+  /** Ends it when no caller waits any more. */
+  readonly abort: AbortController;
+  waiting: number;
 }
 
 /** Makes requests happen once. */
@@ -131,7 +134,7 @@ export class Client {
       origins: (options.origins ?? []).map((origin) => new URL(origin).origin),
       fetch: options.fetch ?? ((input, init) => fetch(input, init)),
       clock: options.clock ?? Date.now,
-      sleep: options.sleep ?? ((ms) => sleepFor(ms)),
+      sleep: options.sleep ?? ((ms, signal) => sleepFor(ms, undefined, { signal })),
       random: options.random ?? Math.random,
     };
   }
@@ -139,17 +142,21 @@ export class Client {
   /**
    * The one response of an intent: the caller's own name for something that should happen once, such as
    * "invoice-7781". With `null` the request is sent without a key and without the journal, and only `GET`
-   * is retried. Throws a `CallError` where there is no final response.
+   * is retried. Throws a `CallError` where there is no final response, and what `init.signal` says when it aborts:
+   * then the intent stays open, and the request may have been executed.
    */
   async call(
     intent: string | null,
     input: string | URL | Request,
     init?: RequestInit,
   ): Promise<CallResponse> {
+    const signal = init?.signal ?? (input instanceof Request ? input.signal : undefined);
     const request = await readRequest(input, init);
-    if (intent === null) return respond(await this.#send(request));
+    signal?.throwIfAborted();
+    if (intent === null) return respond(await this.#send(request, undefined, signal));
     this.#check(intent, request);
-    return respond(await this.#share(intent, fingerprint(request), () => this.#lead(intent, request)));
+    const lead = (signal: AbortSignal): Promise<Final> => this.#lead(intent, request, signal);
+    return respond(await this.#share(intent, fingerprint(request), lead, signal));
   }
 
   /** A drop-in for `fetch`: `client.fetch(url, { intent: "invoice-7781", method: "POST", … })`. */
@@ -173,13 +180,13 @@ export class Client {
     const entry = await this.journal.find(intent);
     if (entry === undefined) return undefined;
     return respond(
-      await this.#share(intent, entry.fingerprint, async () => {
+      await this.#share(intent, entry.fingerprint, async (signal) => {
         this.#unmasked(entry);
         const { origin } = new URL(entry.request.url);
         if (entry.response === undefined && !this.#serves(origin)) throw new ForeignOrigin(intent, origin);
         const started = await this.journal.start(intent, entry.key, keyForm(this.#options.profile));
         if (started === undefined) throw new Forgotten(intent);
-        return this.#finish(started, this.#unmasked(started));
+        return this.#finish(started, this.#unmasked(started), signal);
       }),
     );
   }
@@ -243,20 +250,35 @@ export class Client {
     }
   }
 
-  /** Concurrent calls with one intent share one. */
-  async #share(intent: string, print: string, start: () => Promise<Final>): Promise<Final> {
-    const running = this.#running.get(intent);
-    if (running !== undefined) {
-      if (running.fingerprint !== print) throw new IntentConflict(intent);
-      return running.final;
+  /** Concurrent calls with one intent share one. It ends when all their signals are aborted. */
+  async #share(
+    intent: string,
+    print: string,
+    start: (signal: AbortSignal) => Promise<Final>,
+    signal?: AbortSignal,
+  ): Promise<Final> {
+    let shared = this.#running.get(intent);
+    if (shared === undefined) {
+      const abort = new AbortController();
+      shared = { fingerprint: print, final: start(abort.signal), abort, waiting: 0 };
+      this.#running.set(intent, shared);
     }
-    const final = start().finally(() => this.#running.delete(intent));
-    this.#running.set(intent, { fingerprint: print, final });
-    return final;
+    if (shared.fingerprint !== print) throw new IntentConflict(intent);
+    shared.waiting += 1;
+    try {
+      return await unlessAborted(shared.final, signal);
+    } finally {
+      shared.waiting -= 1;
+      if (shared.waiting === 0) {
+        shared.abort.abort();
+        // A later call starts its own.
+        this.#running.delete(intent);
+      }
+    }
   }
 
   /** The intent into the journal, then the requests, then the response into the journal. */
-  async #lead(intent: string, request: StoredRequest): Promise<Final> {
+  async #lead(intent: string, request: StoredRequest, signal: AbortSignal): Promise<Final> {
     const { clock, keyLifetimeMs } = this.#options;
     const stored = { ...request, headers: maskHeaders(request.headers, this.#secret) };
     // Durable before the first byte is sent: after a crash the same key is used again.
@@ -264,14 +286,14 @@ export class Client {
     const entry = await this.journal.intend(intent, stored, keyLifetimeMs, clock(), form);
     // The journals check it as well.
     if (entry.fingerprint !== fingerprint(request)) throw new IntentConflict(intent);
-    return this.#finish(entry, request);
+    return this.#finish(entry, request, signal);
   }
 
-  async #finish(entry: Entry, request: StoredRequest): Promise<Final> {
+  async #finish(entry: Entry, request: StoredRequest, signal: AbortSignal): Promise<Final> {
     if (entry.response !== undefined) {
       return { response: this.#typed(entry.intent, entry.response), replayed: true };
     }
-    return this.#send(request, entry);
+    return this.#send(request, entry, signal);
   }
 
   /** The request that the journal has of an intent, for the client to add its credentials. */
@@ -306,7 +328,7 @@ export class Client {
   }
 
   /** Sends a request until an answer ends the call. Without an entry it has no intent. */
-  async #send(request: StoredRequest, entry?: Entry): Promise<Final> {
+  async #send(request: StoredRequest, entry?: Entry, signal?: AbortSignal): Promise<Final> {
     const { clock, random, sleep, deadlineMs, attemptTimeoutMs } = this.#options;
     const profile = withKeyForm(this.#options.profile, entry?.keyForm);
     const intent = entry?.intent ?? null;
@@ -322,7 +344,8 @@ export class Client {
       attempts.checkDeadline(nowMs);
       const timeoutMs = Math.min(attemptTimeoutMs, attempts.deadlineMs - nowMs);
       const message = this.#message(profile, request, entry, attempts.statusUrl);
-      const received = await exchange(this.#options.fetch, message, timeoutMs);
+      const received = await exchange(this.#options.fetch, message, timeoutMs, signal);
+      signal?.throwIfAborted();
       const isTooLong = received.kind === "too_long";
       // Without a body, its status and headers decide.
       const answer: Answer = isTooLong ? { ...received, kind: "response", body: new Uint8Array() } : received;
@@ -347,7 +370,8 @@ export class Client {
         await this.journal.note(entry.intent, entry.key, note);
       }
       if (step.kind === "ended") throw step.error;
-      if (step.delayMs !== undefined) await sleep(step.delayMs);
+      if (step.delayMs !== undefined) await sleep(step.delayMs, signal);
+      signal?.throwIfAborted();
     }
   }
 
@@ -378,6 +402,21 @@ export class Client {
     if (verdict === "key_expired") throw new KeyExpired(intent, response);
     if (verdict === "response_not_stored") throw new ResponseNotStored(intent, response);
     return response;
+  }
+}
+
+/** The result, or why its signal was aborted, whichever is first. */
+async function unlessAborted<T>(result: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (signal === undefined) return result;
+  let stop = (): void => undefined;
+  const aborted = new Promise<never>((_, failed) => {
+    stop = () => failed(signal.reason);
+    signal.addEventListener("abort", stop);
+  });
+  try {
+    return await Promise.race([result, aborted]);
+  } finally {
+    signal.removeEventListener("abort", stop);
   }
 }
 

@@ -43,14 +43,16 @@ export async function exchange(
   send: typeof fetch,
   request: StoredRequest,
   timeoutMs: number,
+  signal?: AbortSignal,
 ): Promise<Answer | TooLong> {
+  const timeout = AbortSignal.timeout(timeoutMs);
   const prepared = new Request(request.url, {
     method: request.method,
     headers: request.headers.map(([name, value]) => [name, value]),
     body: request.body.length > 0 ? Uint8Array.from(request.body) : null,
     // A redirect is a final response.
     redirect: "manual",
-    signal: AbortSignal.timeout(timeoutMs),
+    signal: signal === undefined ? timeout : AbortSignal.any([timeout, signal]),
   });
   try {
     const response = await send(prepared);

@@ -171,9 +171,9 @@ def _journal_errors() -> Iterator[None]:
 
 @contextmanager
 def _immediate(connection: sqlite3.Connection) -> Iterator[None]:
-    # Not deferred: that fails at once where another process wrote in between.
-    connection.execute("BEGIN IMMEDIATE")
     try:
+        # Not deferred: that fails at once where another process wrote in between.
+        connection.execute("BEGIN IMMEDIATE")
         yield
         connection.execute("COMMIT")
     except BaseException:
