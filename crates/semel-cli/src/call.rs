@@ -62,7 +62,7 @@ pub(crate) struct Args {
     )]
     method: Method,
 
-    /// A header, `Name: value`; or a file with one in each line, @FILE. Credentials are not in the journal
+    /// A header, `Name: value`; or a file with one in each line, @FILE. Their values are not in the journal, but for Content-Type
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
     headers: Vec<String>,
 
@@ -127,7 +127,7 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         Ok(request) => request,
         Err(error) => return fail(USAGE, &format!("{error:#}")),
     };
-    let client = match client(args) {
+    let client = match client(args, &request) {
         Ok(client) => client,
         Err(error) => return fail(FAILURE, &format!("{error:#}")),
     };
@@ -244,7 +244,7 @@ fn headers(arguments: &[String]) -> Result<HeaderMap> {
     Ok(headers)
 }
 
-fn client(args: &Args) -> Result<Client> {
+fn client(args: &Args, request: &Request) -> Result<Client> {
     let journal = journal::open(args.journal.as_deref())?;
     let options = Options {
         profile: match args.profile {
@@ -253,6 +253,8 @@ fn client(args: &Args) -> Result<Client> {
         },
         deadline: args.deadline,
         attempt_timeout: args.attempt_timeout,
+        // Any header may be a credential, and the next run has them all.
+        secret_headers: request.headers.keys().cloned().collect(),
         ..Options::default()
     };
     let progress = Progress::new(Reqwest::new()?, io::stderr().is_terminal());

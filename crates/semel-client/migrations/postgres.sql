@@ -89,7 +89,10 @@ $$;
 --
 -- A client that sends it next says so with `sending`, and how with `key_form`. Then `is_sent` of the result is whether it may have been sent before.
 --
--- SEM03: the intent is known with another request. SEM04: as many intents are open as may be.
+-- Credentials are not stored: a header with a usual name of one is, but not its value, and the client that sends it has to have it.
+--
+-- SEM03: the intent is known with another request. SEM04: as many intents are open as may be. SEM05: the URL has credentials, or the
+-- headers have the key, which is random.
 CREATE OR REPLACE FUNCTION semel.intend(
     intent text, method text, url text, headers jsonb DEFAULT '[]', body bytea DEFAULT '',
     lifetime interval DEFAULT '24 hours', max_open bigint DEFAULT 50000, now_us bigint DEFAULT NULL, sending boolean DEFAULT false,
@@ -110,6 +113,22 @@ BEGIN
     IF jsonb_typeof(lines) = 'object' THEN
         SELECT coalesce(jsonb_agg(jsonb_build_array(lower(pair.key), pair.value)), '[]') INTO lines
         FROM jsonb_each_text($4) AS pair;
+    END IF;
+    -- A client that sends it has done both, with the names of its own options.
+    IF NOT $9 THEN
+        IF $3 ~ '^[^/?#]*[/\\]+[^/\\?#]*@' THEN
+            RAISE 'semel: the URL has credentials, and the journal keeps none: send them in a header' USING ERRCODE = 'SEM05';
+        END IF;
+        IF EXISTS (SELECT FROM jsonb_array_elements(lines) AS line WHERE lower(line ->> 0) = 'idempotency-key') THEN
+            RAISE 'semel: the client sends the header idempotency-key itself: remove it' USING ERRCODE = 'SEM05';
+        END IF;
+        SELECT coalesce(jsonb_agg(
+            CASE WHEN lower(line.value ->> 0)
+                IN ('authorization', 'cookie', 'proxy-authorization', 'x-api-key', 'x-auth-token')
+            THEN jsonb_build_array(line.value -> 0, '') ELSE line.value END
+            ORDER BY line.nth
+        ), '[]') INTO lines
+        FROM jsonb_array_elements(lines) WITH ORDINALITY AS line (value, nth);
     END IF;
     print := semel.request_fingerprint($2, $3, lines, content);
     -- A row that vanishes between the two statements was pruned or forgotten: then it is stored anew.

@@ -116,6 +116,15 @@ test("a content type of the client is no credential", async () => {
   assert.equal((await pay(client, headers)).status, 201);
 });
 
+test("a key in the stored headers is replaced", async () => {
+  const journal = new MemoryJournal();
+  const headers = [["idempotency-key", '"theirs"']];
+  const request = { method: "POST", url: api.url, headers, body: new Uint8Array() };
+  const { key } = await journal.intend("a", request, 60_000, Date.now());
+  await new Client({ journal }).finish("a");
+  assert.deepEqual(api.requests.map((sent) => sent.key), [`"${key}"`]);
+});
+
 test("credentials go only to the origins of their client", async () => {
   const journal = new MemoryJournal();
   const request = (host) => ({ method: "POST", url: `https://${host}/`, headers: [], body: new Uint8Array() });

@@ -281,6 +281,14 @@ def test_resume_sends_nothing_without_the_credentials_of_the_call(api: Api) -> N
     assert journal.list() == []
 
 
+def test_a_key_in_the_stored_headers_is_replaced(api: Api) -> None:
+    journal = MemoryJournal()
+    request = Request("POST", api.url, (("idempotency-key", '"theirs"'),))
+    key = journal.intend("a", request, DAY_MS, time.time_ns() // 1_000_000).key
+    Client(journal).finish("a")
+    assert [sent for sent, _, _ in api.requests] == [f'"{key}"']
+
+
 def test_credentials_go_only_to_the_origins_of_their_client() -> None:
     journal = MemoryJournal()
     for host in ("a.test", "b.test"):

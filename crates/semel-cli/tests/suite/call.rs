@@ -93,7 +93,13 @@ fn a_success_is_printed_and_printed_again_without_a_request() {
     std::fs::write(home.path().join("body.json"), "{\"amount\": 1}\n").unwrap();
     let server = Server::start(&[response(503, "", ""), response(201, "", "{\"id\":1}")]);
     let url = server.url.clone();
-    let arguments = ["-d", "@body.json", "-H", "Authorization: Bearer secret"];
+    let credentials = [
+        "-H",
+        "Authorization: Bearer secret",
+        "-H",
+        "Private-Token: secret",
+    ];
+    let arguments = [&["-d", "@body.json"][..], &credentials].concat();
     for _ in 0..2 {
         let output = call(home.path(), &url, &arguments);
         assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -113,7 +119,8 @@ fn a_success_is_printed_and_printed_again_without_a_request() {
         requests[1].ends_with("\r\n\r\n{\"amount\": 1}\n"),
         "{requests:?}"
     );
-    // In the user's state directory, for this user alone, and without the credential.
+    assert_eq!(header(&requests[1], "private-token"), Some("secret"));
+    // In the user's state directory, for this user alone, and without the credentials.
     let journal = std::fs::read(home.path().join(".local/state/semel/journal.db")).unwrap();
     assert!(!journal.windows(6).any(|six| six == b"secret"));
 }

@@ -57,7 +57,8 @@ pub(super) struct Postgres {
 /// [`Options`](crate::Options), are not stored: the client has them.
 ///
 /// # Errors
-/// What PostgreSQL says; `SEM03` where the intent is known with another request.
+/// What PostgreSQL says; `SEM03` where the intent is known with another request, and `SEM05` where the URL has credentials or the headers
+/// have a key.
 ///
 /// # Cancellation
 /// Dropping the future leaves the transaction in an unknown state: roll it back.

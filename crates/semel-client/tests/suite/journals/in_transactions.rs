@@ -113,6 +113,40 @@ async fn credentials_of_an_intent_are_not_stored() {
     assert!(!row.contains("t0p"), "{row}");
 }
 
+#[tokio::test]
+async fn sql_stores_no_credentials_and_no_key_of_the_application() {
+    let Some(database) = installed().await else {
+        return;
+    };
+    let mut application = database.client().await;
+    let with = |url: &str, headers: &str| {
+        format!("SELECT headers::text FROM semel.intend('invoice-1', 'POST', '{url}', '{headers}')")
+    };
+    let refused = [
+        with("https://user:t0p@api.example/", "{}"),
+        with("https:/user@api.example/", "{}"),
+        with("https://api.example/", "{\"Idempotency-Key\": \"mine\"}"),
+    ];
+    for sql in refused {
+        let refused = application.query_one(&sql, &[]).await.unwrap_err();
+        assert_eq!(refused.code().unwrap().code(), "SEM05", "{sql}");
+    }
+    let transaction = application.transaction().await.unwrap();
+    let mut request = payment();
+    request.url.set_password(Some("t0p")).unwrap();
+    let refused = intend(&transaction, "invoice-1", &request, Duration::from_mins(1)).await;
+    assert_eq!(refused.unwrap_err().code().unwrap().code(), "SEM05");
+    transaction.rollback().await.unwrap();
+    let sql = with(
+        "https://api.example/a@b",
+        "{\"Authorization\": \"Bearer t0p\", \"api-version\": \"7\"}",
+    );
+    let row = application.query_one(&sql, &[]).await.unwrap();
+    let stored = "[[\"api-version\", \"7\"], [\"authorization\", \"\"]]";
+    assert_eq!(row.get::<_, &str>(0), stored);
+    assert_eq!(journal(&database).list().await.unwrap().len(), 1);
+}
+
 /// The functions are the interface: an application cannot read other requests, or change keys.
 #[tokio::test]
 async fn a_role_needs_only_the_functions() {
