@@ -200,6 +200,28 @@ def test_an_interrupt_after_the_begin_of_a_transaction_leaves_none_open(
     assert not journal.intend("a", REQUEST, DAY_MS, 0).is_sent
 
 
+def refuses_after_fork(journal: Journal) -> bool:
+    child = os.fork()
+    if child == 0:
+        # Without the end of pytest.
+        try:
+            journal.close()
+            for use in (journal.list, lambda: journal.find("a"), lambda: journal.forget("a")):
+                with pytest.raises(JournalError, match="fork"):
+                    use()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_a_journal_is_not_used_across_a_fork(tmp_path: Path) -> None:
+    journal = SqliteJournal(tmp_path / "journal.db")
+    journal.intend("a", REQUEST, DAY_MS, 0)
+    assert refuses_after_fork(journal)
+    assert journal.find("a") is not None
+
+
 def test_a_full_journal_refuses_new_intents_only(new_journal: MakeJournal) -> None:
     journal = new_journal(max_open=2)
     keys = [journal.intend(name, REQUEST, DAY_MS, 0).key for name in "ab"]

@@ -14,6 +14,7 @@ import httpx
 import psycopg
 import pytest
 from api import Api
+from test_client import refuses_after_fork
 
 from semel.client import Client, IntentConflict, JournalError, JournalFull, Note, Request
 from semel.client import StoredResponse
@@ -133,6 +134,14 @@ def test_threads_that_intend_at_once_get_one_key(database: psycopg.Connection[An
         thread.join(60)
     assert len(keys) == 8
     assert len(set(keys)) == 1
+
+
+def test_a_journal_is_not_used_across_a_fork(database: psycopg.Connection[Any]) -> None:
+    journal = PostgresJournal(URL)
+    journal.intend("a", REQUEST, DAY_MS, 0)
+    assert refuses_after_fork(journal)
+    assert journal.find("a") is not None
+    journal.close()
 
 
 def test_a_connection_that_broke_is_replaced(database: psycopg.Connection[Any]) -> None:

@@ -47,6 +47,8 @@ type Reply = Box<dyn FnOnce(Option<Error>) + Send>;
 
 pub(super) struct Sqlite {
     queue: Sender<Work>,
+    /// The process that opened it. One that was forked later has no such thread.
+    process: u32,
 }
 
 impl Sqlite {
@@ -59,7 +61,10 @@ impl Sqlite {
             .name("semel-journal".to_owned())
             .spawn(move || write_groups(connection, &calls))
             .map_err(|error| Error::Unavailable(error.to_string().into()))?;
-        Ok(Self { queue })
+        Ok(Self {
+            queue,
+            process: std::process::id(),
+        })
     }
 
     /// Runs `call` in a transaction that it may share, and returns when that is committed.
@@ -67,6 +72,10 @@ impl Sqlite {
         &self,
         call: impl FnOnce(&Connection) -> Result<T, Error> + Send + 'static,
     ) -> BoxFuture<'_, Result<T, Error>> {
+        if std::process::id() != self.process {
+            let reason = "it was opened before a fork: open it in the process that uses it";
+            return Box::pin(async move { Err(Error::Unavailable(reason.into())) });
+        }
         let (sender, receiver) = oneshot::channel();
         let work: Work = Box::new(move |connection| {
             let result = connection.and_then(call);
@@ -138,14 +147,15 @@ fn connect(path: &Path) -> Result<Connection, Box<dyn std::error::Error>> {
     let application: i32 =
         transaction.pragma_query_value(None, "application_id", |row| row.get(0))?;
     let version: i32 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    match (application, version) {
-        (APPLICATION_ID, SCHEMA_VERSION) => {}
-        (APPLICATION_ID, newer) => {
+    let schema: i64 = transaction.pragma_query_value(None, "schema_version", |row| row.get(0))?;
+    match (application, version, schema) {
+        (APPLICATION_ID, SCHEMA_VERSION, _) => {}
+        (APPLICATION_ID, newer, _) => {
             return Err(
                 format!("it has version {newer}, and this program knows {SCHEMA_VERSION}").into(),
             );
         }
-        (0, 0) if is_empty(&transaction)? => {
+        (0, 0, 0) => {
             transaction.execute_batch(SCHEMA)?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
             transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
@@ -154,11 +164,6 @@ fn connect(path: &Path) -> Result<Connection, Box<dyn std::error::Error>> {
     }
     transaction.commit()?;
     Ok(connection)
-}
-
-fn is_empty(connection: &Connection) -> rusqlite::Result<bool> {
-    let version: i64 = connection.pragma_query_value(None, "schema_version", |row| row.get(0))?;
-    Ok(version == 0)
 }
 
 /// For this user alone: it holds requests and responses. The directory is synced, so that the file is there after a
@@ -391,4 +396,20 @@ fn to_text(headers: &Pairs) -> Result<String, Error> {
 
 fn from_text(text: &str) -> Result<Pairs, Error> {
     serde_json::from_str(text).map_err(|error| Error::Corrupt(error.to_string().into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_forked_process_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut journal = Sqlite::open(&directory.path().join("journal.db")).unwrap();
+        assert!(journal.find("a".to_owned()).await.unwrap().is_none());
+        // Without a fork, which is unsafe.
+        journal.process += 1;
+        let refused = journal.find("a".to_owned()).await.unwrap_err();
+        assert!(refused.to_string().contains("fork"), "{refused}");
+    }
 }

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import uuid
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from .attempts import Note
-from .errors import IntentConflict, JournalFull
+from .errors import IntentConflict, JournalError, JournalFull
 from .messages import Headers, Request, Response
 
 # How long a caller may repeat itself: the same name is a new intent after it.
@@ -122,6 +123,12 @@ class Journal(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def check_process(opened_by: int) -> None:
+    """Raises in a process that was forked after the journal was opened: they would share a connection."""
+    if os.getpid() != opened_by:
+        raise JournalError("the journal was opened before a fork: open it in the process that uses it")
 
 
 def new_key() -> str:

@@ -15,6 +15,7 @@ rolled back, nothing is sent. Needs psycopg 3.2 and the schema of `install`.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -27,7 +28,7 @@ from .attempts import Note
 from .engine import Options
 from .errors import IntentConflict, JournalError, JournalFull
 from .exchange import build_request
-from .journal import MAX_OPEN, RETENTION_MS, Entry, OpenIntent, StoredResponse
+from .journal import MAX_OPEN, RETENTION_MS, Entry, OpenIntent, StoredResponse, check_process
 from .messages import Request, mask_headers
 from .sql import statement
 from .sqlite import entry_from_row, open_from_row
@@ -114,7 +115,7 @@ async def intend_async(
 
 
 class PostgresJournal:
-    """Safe with several threads and processes. Opens a connection of its own."""
+    """Safe with several threads and processes. Opens a connection of its own, after a fork and not before."""
 
     def __init__(
         self, conninfo: str, *, max_open: int = MAX_OPEN, retention_ms: int = RETENTION_MS
@@ -123,6 +124,7 @@ class PostgresJournal:
         self._max_open = max_open
         self._retention_ms = retention_ms
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._connection: psycopg.Connection[TupleRow] | None = None
 
     def intend(
@@ -186,6 +188,8 @@ class PostgresJournal:
         return bool(rows[0][0])
 
     def close(self) -> None:
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
@@ -197,9 +201,12 @@ class PostgresJournal:
         # A function that returns no row returns one of nulls.
         if row.get("intent") is None:
             return None
+        if row["intent"] != parameters[0]:
+            raise JournalError("the journal answered about another intent")
         return entry_from_row([row[name] for name in _COLUMNS], bool(row["is_sent"]))
 
     def _query(self, sql: str, parameters: tuple[Any, ...]) -> _Answer:
+        check_process(self._pid)
         intent = str(parameters[0])
         with self._lock:
             try:

@@ -21,6 +21,7 @@ from .journal import (
     Entry,
     OpenIntent,
     StoredResponse,
+    check_process,
     new_key,
 )
 from .messages import Headers, Request
@@ -50,7 +51,7 @@ class SqliteJournal:
     """Safe with several threads and processes, and durable at every return.
 
     The file must be on a local disk: network file systems do not lock reliably. It holds requests and
-    responses, so it is created for its owner alone. Needs SQLite 3.37.
+    responses, so it is created for its owner alone. Open it after a fork, not before. Needs SQLite 3.37.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class SqliteJournal:
         self._max_open = max_open
         self._retention_ms = retention_ms
         self._lock = threading.Lock()
+        self._pid = os.getpid()
         with _journal_errors():
             _create_private(Path(path))
             self._connection = _connect(path)
@@ -103,6 +105,7 @@ class SqliteJournal:
             return known
 
     def find(self, intent: str) -> Entry | None:
+        check_process(self._pid)
         with self._lock, _journal_errors():
             return _find(self._connection, intent)
 
@@ -138,6 +141,7 @@ class SqliteJournal:
         return known.response
 
     def list(self) -> list[OpenIntent]:
+        check_process(self._pid)
         found: list[OpenIntent] = []
         while True:
             after = found[-1].intent if found else None
@@ -152,11 +156,14 @@ class SqliteJournal:
             return connection.execute(_FORGET, (intent,)).rowcount > 0
 
     def close(self) -> None:
+        if os.getpid() != self._pid:
+            return
         with self._lock:
             self._connection.close()
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
+        check_process(self._pid)
         with self._lock, _journal_errors(), _immediate(self._connection):
             yield self._connection
 
