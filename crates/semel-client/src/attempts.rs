@@ -16,6 +16,9 @@ use crate::profile::{Backoff, Profile};
 use crate::quota::Quota;
 use crate::request::Response;
 
+/// A longer address of a status resource is not polled: some libraries refuse longer ones.
+const LONGEST_LOCATION: usize = 8 * 1024;
+
 const KEY_EXPIRES: &str = "idempotency-key-expires";
 
 /// Which request is sent next.
@@ -262,6 +265,10 @@ impl<'a> Attempts<'a> {
     /// `Location` relative to the request, where the caller's credentials may go.
     fn same_origin(&self, location: &str) -> Option<Url> {
         let url = self.url.join(location).ok()?;
+        let is_plain = url.username().is_empty()
+            && url.password().is_none()
+            && url.as_str().len() <= LONGEST_LOCATION;
+        let url = Some(url).filter(|_| is_plain)?;
         (url.origin() == self.url.origin()).then_some(url)
     }
 

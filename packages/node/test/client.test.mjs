@@ -224,6 +224,34 @@ test("the first of repeated Retry-After headers counts", () => {
   assert.equal(retryAfterDelay(IETF.retryAfter, response, 0), 7000);
 });
 
+test("the first of repeated headers about a key counts", async () => {
+  const date = (seconds) => new Date(seconds * 1000).toUTCString();
+  let nowMs = 1_800_000_000_000;
+  const expires = date(nowMs / 1000 + 2);
+  const headers = { date: date(nowMs / 1000), "idempotency-key-expires": `${expires}, ${expires}` };
+  const send = async () => new Response("", { status: 503, headers });
+  const sleep = async (ms) => (nowMs += ms);
+  const client = new Client({ journal: new MemoryJournal(), fetch: send, clock: () => nowMs, random: () => 1, sleep });
+  await assert.rejects(pay(client), { reason: "deadline" });
+  assert.equal(nowMs, 1_800_000_001_500);
+  const replayed = async () => new Response("", { status: 500, headers: { "idempotent-replayed": "true, true" } });
+  const again = new Client({ journal: new MemoryJournal(), fetch: replayed, sleep });
+  assert.equal((await pay(again)).status, 500);
+});
+
+test("a location that cannot be requested is not", async () => {
+  const sent = [];
+  const headers = { "content-type": "application/json", location: "http://user@api.test/x" };
+  const send = async ({ method, url }) => {
+    sent.push(`${method} ${url}`);
+    if (sent.length > 1) return new Response("", { status: 201 });
+    return new Response('{"status":"in_progress","operation_id":"op-1"}', { status: 202, headers });
+  };
+  const client = new Client({ journal: new MemoryJournal(), fetch: send, sleep: async () => {} });
+  await client.call("invoice-1", "http://api.test/", { method: "POST" });
+  assert.deepEqual(sent, ["POST http://api.test/", "POST http://api.test/"]);
+});
+
 test("a status that no response can have is not stored", async () => {
   const answers = [{ status: 999, headers: new Headers(), body: null }, new Response("", { status: 201 })];
   const client = new Client({ journal: new MemoryJournal(), fetch: async () => answers.shift(), sleep: async () => {} });

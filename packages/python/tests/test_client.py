@@ -222,6 +222,23 @@ def test_a_journal_is_not_used_across_a_fork(tmp_path: Path) -> None:
     assert journal.find("a") is not None
 
 
+@pytest.mark.parametrize("location", ["http://user@api.test/x", "/a b\x7f"])
+def test_a_location_that_cannot_be_requested_is_not(location: str) -> None:
+    sent: list[str] = []
+
+    def accept_first(request: httpx.Request) -> httpx.Response:
+        sent.append(f"{request.method} {request.url}")
+        if len(sent) > 1:
+            return httpx.Response(201)
+        body = {"status": "in_progress", "operation_id": "op-1"}
+        return httpx.Response(202, headers={"location": location}, json=body)
+
+    http = httpx.Client(transport=httpx.MockTransport(accept_first))
+    response = Client(MemoryJournal(), http=http, sleep=no_sleep).call("a", "POST", "http://api.test/")
+    assert response.status_code in (201, 202)
+    assert sent[1] in ("POST http://api.test/", "GET http://api.test/a%20b%7F")
+
+
 def test_a_full_journal_refuses_new_intents_only(new_journal: MakeJournal) -> None:
     journal = new_journal(max_open=2)
     keys = [journal.intend(name, REQUEST, DAY_MS, 0).key for name in "ab"]

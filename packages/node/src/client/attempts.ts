@@ -17,6 +17,8 @@ export interface QuotaOptions {
 /** A hundred retries at once, then one in five seconds: the values of the AWS SDKs. */
 export const DEFAULT_QUOTA: QuotaOptions = { capacity: 500, cost: 5, refillPerSecond: 1 };
 
+/** A longer address of a status resource is not polled: some libraries refuse longer ones. */
+const LONGEST_LOCATION = 8 * 1024;
 /** What the first attempt that succeeds returns to the quota. */
 const FIRST_SUCCESS = 1;
 
@@ -167,7 +169,11 @@ export class Attempts {
   /** How long the server knows the key. It only shortens what was assumed. */
   #readExpiry(answer: Answer): void {
     if (answer.kind === "failure") return;
-    const date = (name: string): number | undefined => parseDate(header(answer.headers, name) ?? "");
+    const date = (name: string): number | undefined => {
+      const value = header(answer.headers, name) ?? "";
+      // `fetch` joins repeated headers: the first counts. A date has a comma itself, and this length.
+      return parseDate(value) ?? parseDate(value.slice(0, "Sun, 06 Nov 1994 08:49:37 GMT".length));
+    };
     let expiresMs = date("idempotency-key-expires");
     if (expiresMs === undefined) return;
     // The server's clock may be another. Between its two dates is how long it knows the key, from a moment after
@@ -202,7 +208,8 @@ function mayBeExecuted(answer: Answer): boolean {
 function sameOrigin(url: string, location: string): string | undefined {
   try {
     const target = new URL(location, url);
-    return target.origin === new URL(url).origin ? target.href : undefined;
+    const isPlain = target.username === "" && target.password === "" && target.href.length <= LONGEST_LOCATION;
+    return isPlain && target.origin === new URL(url).origin ? target.href : undefined;
   } catch {
     return undefined;
   }

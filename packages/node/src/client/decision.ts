@@ -80,7 +80,8 @@ export function decide(profile: Profile, answer: Answer, isRepeated = false): De
   if (coded !== undefined) return { verdict: coded };
   if (isMisuse) return { verdict: "key_reused" };
   const { status, headers } = answer;
-  const isReplayed = header(headers, "idempotent-replayed") === "true";
+  // `fetch` joins repeated headers: the first counts.
+  const isReplayed = /^true *(,|$)/.test(header(headers, "idempotent-replayed") ?? "");
   const isRefused = isRepeated && !isReplayed && isUnrelated(status, code);
   const last: Decision = { verdict: isRefused ? "refused" : "final" };
   const shouldRetry = header(headers, "stripe-should-retry");

@@ -13,7 +13,10 @@ from .decision import Verdict, decide, decide_poll
 from .errors import CallError, GaveUp, OutcomeUnknown
 from .messages import Answer, Failure, Response, header
 from .profile import Profile, parse_date_ms
+from .url import serialize_url
 
+# A longer address of a status resource is not polled: some libraries refuse longer ones.
+_LONGEST_LOCATION = 8 * 1024
 # What the first attempt that succeeds returns to the quota.
 _FIRST_SUCCESS = 1
 
@@ -216,7 +219,8 @@ def _may_be_executed(answer: Answer) -> bool:
 def _same_origin(url: str, location: str) -> str | None:
     """`Location` relative to the request, where the caller's credentials may go."""
     try:
-        target = urljoin(url, location)
+        # What is refused here cannot be requested.
+        target = serialize_url(urljoin(url, location))
         here, there = urlsplit(url), urlsplit(target)
         is_same = (here.scheme, here.hostname, here.port) == (
             there.scheme,
@@ -225,4 +229,4 @@ def _same_origin(url: str, location: str) -> str | None:
         )
     except ValueError:
         return None
-    return target if is_same else None
+    return target if is_same and len(target) <= _LONGEST_LOCATION else None
