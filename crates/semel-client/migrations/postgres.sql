@@ -164,17 +164,20 @@ BEGIN
 END
 $$;
 
--- Marks an intent as sent, before a client sends it, and as shared, if it was. The first client fixes the form of the key. `is_sent` of the result is whether it may have been sent
+-- Marks an intent as sent, before a client sends it, and as shared, if it was. The first client fixes the form of the key, and its
+-- lifetime begins: no server has seen it before. `is_sent` of the result is whether it may have been sent
 -- before: of two clients that start at once, one gets false.
 CREATE OR REPLACE FUNCTION semel.start_intent(intent text, key text, key_form text DEFAULT NULL) RETURNS semel.intents
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog SET lock_timeout = '10s'
 AS $$
 DECLARE
+    now_at bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
     stored semel.intents;
 BEGIN
     PERFORM semel.require_durable_commit();
     UPDATE semel.intents AS known
-    SET is_sent = true, is_shared = known.is_sent, key_form = coalesce(known.key_form, $3)
+    SET is_sent = true, is_shared = known.is_sent, key_form = coalesce(known.key_form, $3),
+        expires_at = CASE WHEN known.is_sent THEN known.expires_at ELSE now_at + known.expires_at - known.created_at END
     WHERE known.intent = $1 AND known.key = $2 AND known.finished_at IS NULL AND NOT known.is_shared
     RETURNING * INTO stored;
     IF FOUND THEN

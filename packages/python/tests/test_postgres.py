@@ -62,6 +62,7 @@ def test_the_intent_commits_with_the_row_that_caused_it(
         stored,
         is_sent=True,
         key_form='idempotency-key: "{key}"',
+        expires_ms=ANY,
         request=replace(stored.request, body=b""),
         response=StoredResponse(201, ANY, ANY),
     )

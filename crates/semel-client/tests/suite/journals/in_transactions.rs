@@ -290,6 +290,27 @@ async fn an_intent_that_was_not_sent_yet_ends_with_its_first_409() {
 }
 
 #[tokio::test]
+async fn the_lifetime_of_a_key_begins_when_it_is_first_sent() {
+    let Some(database) = installed().await else {
+        return;
+    };
+    let application = database.client().await;
+    let stored = "SELECT key, expires_at FROM semel.intend('invoice-1', 'POST', 'http://api.example/', \
+                  lifetime => '1 hour', now_us => 0)";
+    let row = application.query_one(stored, &[]).await.unwrap();
+    assert_eq!(row.get::<_, i64>(1), 3_600_000_000);
+    let start = "SELECT expires_at, expires_at - (extract(epoch FROM clock_timestamp()) * 1000000)::bigint \
+                 FROM semel.start_intent('invoice-1', $1)";
+    let key: String = row.get(0);
+    let row = application.query_one(start, &[&key]).await.unwrap();
+    let (expires_at, left): (i64, i64) = (row.get(0), row.get(1));
+    assert!((3_000_000_000..=3_600_000_000).contains(&left), "{left}");
+    // Only once.
+    let row = application.query_one(start, &[&key]).await.unwrap();
+    assert_eq!(row.get::<_, i64>(0), expires_at);
+}
+
+#[tokio::test]
 async fn no_function_waits_longer_for_a_lock_than_ten_seconds() {
     let Some(database) = installed().await else {
         return;
