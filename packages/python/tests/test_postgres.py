@@ -145,6 +145,18 @@ def test_a_journal_is_not_used_across_a_fork(database: psycopg.Connection[Any]) 
     journal.close()
 
 
+def test_a_row_of_another_intent_is_not_taken(
+    database: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = PostgresJournal(URL)
+    journal.intend("a", REQUEST, DAY_MS, 0)
+    query = journal._query
+    monkeypatch.setattr(journal, "_query", lambda sql, _: query(sql, ("a",)))
+    with pytest.raises(JournalError, match="another intent"):
+        journal.find("b")
+    journal.close()
+
+
 def test_a_connection_that_broke_is_replaced(database: psycopg.Connection[Any]) -> None:
     journal = PostgresJournal(URL + ("&" if "?" in URL else "?") + "application_name=journal")
     first = journal.intend("a", REQUEST, DAY_MS, 0)
