@@ -26,9 +26,13 @@ impl Server {
     pub(crate) fn connect(url: &str) -> Result<Self> {
         let runtime = Runtime::new()?;
         let tree = runtime.block_on(async {
-            let row = connect(url, "").await?.query_one(BACKEND_PID, &[]).await?;
+            let client = connect(url, "").await?;
+            let row = client.query_one(BACKEND_PID, &[]).await?;
             let backend: i32 = row.try_get(0)?;
-            Tree::around(u32::try_from(backend)?, "postgres")
+            let tree = Tree::around(u32::try_from(backend)?, "postgres");
+            // Its process lives as long as the connection.
+            drop(client);
+            tree
         })?;
         Ok(Self {
             url: url.to_owned(),
