@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
+use rusqlite::{Connection, OpenFlags};
 use semel_testkit::dynamodb_proxy::{Fault, Proxy};
 use tokio::time::{Instant, sleep};
 
@@ -26,6 +27,10 @@ pub(crate) const ACCESS_KEY: [(&str, &str); 2] = [
 const TABLE: &str = "semel-campaign";
 const PATIENCE: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(50);
+/// How long the indexes may take to catch up.
+const INDEX_PATIENCE: Duration = Duration::from_mins(30);
+/// What idle processes write at most in a moment.
+const MAX_BEHIND: u64 = 100;
 
 /// A fault of DynamoDB.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -45,6 +50,8 @@ pub(crate) enum DynamoFault {
 pub(crate) struct Dynamo {
     pub(crate) process: Process,
     pub(crate) links: Vec<Proxy>,
+    /// Where the server keeps its tables.
+    database: PathBuf,
     /// How many faults of the proxies are recorded.
     recorded: AtomicU64,
 }
@@ -92,8 +99,29 @@ impl Dynamo {
         Ok(Self {
             process,
             links,
+            database: directory.join("extenddb.sqlite"),
             recorded: AtomicU64::new(0),
         })
+    }
+
+    /// Waits until the indexes have caught up. `ExtendDB` writes them behind the table, some 600 entries a
+    /// second, and an operation has ten: under load they are minutes behind.
+    pub(crate) async fn catch_up(&self) -> Result<()> {
+        let until = Instant::now() + INDEX_PATIENCE;
+        loop {
+            let database =
+                Connection::open_with_flags(&self.database, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
+            let behind: u64 =
+                database.query_row("SELECT count(*) FROM gsi_pending", [], |row| row.get(0))?;
+            drop(database);
+            if behind < MAX_BEHIND {
+                return Ok(());
+            }
+            if Instant::now() > until {
+                bail!("the indexes of ExtendDB are still {behind} entries behind");
+            }
+            sleep(Duration::from_secs(1)).await;
+        }
     }
 
     /// Where each gateway finds it, and then the worker.

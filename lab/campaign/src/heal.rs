@@ -60,6 +60,9 @@ impl Recovery {
     pub(crate) async fn heal(&self, random: &mut Random) -> Result<()> {
         self.test_bed.wait_until_up().await?;
         for _ in 0..ROUNDS {
+            if let Some(dynamo) = &self.test_bed.dynamo {
+                dynamo.catch_up().await?;
+            }
             self.wait_until_quiet().await?;
             self.decide().await?;
             let open = self.shared.operations.open();

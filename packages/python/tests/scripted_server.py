@@ -41,8 +41,10 @@ class ScriptedServer:
         self.received = threading.Event()
         # What happens while the server has a request.
         self.meanwhile: Callable[[dict[str, Any]], None] = lambda _: None
-        self._listener = self._listen(0)
-        self.port = self._listener.getsockname()[1]
+        # Keeps the port from other programs while nothing listens; connections are refused.
+        self._bound = self._bind(0)
+        self.port = self._bound.getsockname()[1]
+        self._listener = self._listen()
         self.url = f"http://127.0.0.1:{self.port}"
 
     def begin(self, exchanges: list[dict[str, Any]]) -> None:
@@ -72,6 +74,7 @@ class ScriptedServer:
     def close(self) -> None:
         self._closed = True
         self._stop_listening()
+        self._bound.close()
 
     def _is_refused(self) -> bool:
         script = self._exchanges
@@ -82,12 +85,16 @@ class ScriptedServer:
         if self._is_refused() and is_open:
             self._stop_listening()
         elif not self._is_refused() and not is_open:
-            self._listener = self._listen(self.port)
+            self._listener = self._listen()
 
-    def _listen(self, port: int) -> socket.socket:
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(("127.0.0.1", port))
+    def _bind(self, port: int) -> socket.socket:
+        bound = socket.socket()
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", port))
+        return bound
+
+    def _listen(self) -> socket.socket:
+        listener = self._bind(self.port)
         listener.listen()
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
         return listener

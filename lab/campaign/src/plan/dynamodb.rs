@@ -6,7 +6,7 @@ use crate::dynamodb::DynamoFault;
 
 pub(super) const SKETCHES: [Sketch; 10] = [
     ("warm_up", 20, 3, |_| {}),
-    ("steady", 45, 5, |_| {}),
+    ("steady", 90, 5, |_| {}),
     ("dynamodb_kills", 120, 14, |drawing| {
         drawing.every(500, 0, |random| Action::Kill(any_target(random)));
     }),
@@ -15,7 +15,7 @@ pub(super) const SKETCHES: [Sketch; 10] = [
             Action::Dynamodb(DynamoFault::Crash(random.between(0, 1_500)))
         });
     }),
-    ("dynamodb_lost_answers", 120, 12, |drawing| {
+    ("dynamodb_lost_answers", 150, 12, |drawing| {
         // One is settled within the call, three are not: the caller writes again.
         drawing.every(60, 500, |random| {
             let lost = *random.pick(&[1, 1, 2, 3]);
@@ -23,7 +23,7 @@ pub(super) const SKETCHES: [Sketch; 10] = [
         });
         drawing.traffic.provider = 20;
     }),
-    ("dynamodb_delayed_writes", 60, 8, |drawing| {
+    ("dynamodb_delayed_writes", 90, 8, |drawing| {
         drawing.every(150, 1_500, |random| {
             let delayed = random.between(1, 3);
             Action::Dynamodb(DynamoFault::DelayWrites(

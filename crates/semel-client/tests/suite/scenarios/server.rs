@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use semel_client::BoxFuture;
 use semel_core::Timestamp;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 
 use super::file::{Exchange, Expect, Respond};
@@ -19,6 +19,8 @@ use super::file::{Exchange, Expect, Respond};
 pub(super) struct Server {
     pub(super) url: String,
     address: SocketAddr,
+    /// Keeps the port from other programs while nothing listens; connections are refused.
+    _bound: TcpSocket,
     is_quoted: bool,
     script: Arc<Mutex<Script>>,
     listener: tokio::sync::Mutex<Option<JoinHandle<()>>>,
@@ -47,11 +49,15 @@ struct Received {
 
 impl Server {
     pub(super) async fn new(is_quoted: bool) -> Arc<Self> {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let bound = TcpSocket::new_v4().unwrap();
+        // So that a listener can use the port as well.
+        bound.set_reuseaddr(true).unwrap();
+        bound.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = bound.local_addr().unwrap();
         Arc::new(Self {
             url: format!("http://{address}"),
             address,
+            _bound: bound,
             is_quoted,
             script: Arc::default(),
             listener: tokio::sync::Mutex::new(None),
