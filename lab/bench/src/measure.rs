@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 use crate::client::Latencies;
@@ -214,23 +215,9 @@ pub(crate) fn middle(values: impl Iterator<Item = f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Processor time that this process has used.
+/// Processor time that this process has used, threads that have ended included.
 pub(crate) fn cpu_time() -> Result<Duration> {
-    // The kernel counts these in nanoseconds a thread, unlike the ticks of /proc/self/stat.
-    let mut total = 0;
-    for thread in std::fs::read_dir("/proc/self/task")? {
-        let path = thread?.path().join("schedstat");
-        // A thread may end while we look.
-        let Ok(text) = std::fs::read_to_string(&path) else {
-            continue;
-        };
-        let running = text
-            .split_whitespace()
-            .next()
-            .context("an empty schedstat")?;
-        total += running.parse::<u64>()?;
-    }
-    Ok(Duration::from_nanos(total))
+    Ok(Duration::try_from(clock_gettime(ClockId::ProcessCPUTime))?)
 }
 
 #[cfg(test)]

@@ -30,7 +30,7 @@ const POLL: Duration = Duration::from_millis(50);
 /// How long the indexes may take to catch up.
 const INDEX_PATIENCE: Duration = Duration::from_mins(30);
 /// What idle processes write at most in a moment.
-const MAX_BEHIND: u64 = 100;
+const MAX_BEHIND: i64 = 100;
 
 /// A fault of DynamoDB.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -111,7 +111,7 @@ impl Dynamo {
         loop {
             let database =
                 Connection::open_with_flags(&self.database, OpenFlags::SQLITE_OPEN_READ_ONLY)?;
-            let behind: u64 =
+            let behind: i64 =
                 database.query_row("SELECT count(*) FROM gsi_pending", [], |row| row.get(0))?;
             drop(database);
             if behind < MAX_BEHIND {

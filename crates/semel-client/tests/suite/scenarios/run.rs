@@ -67,7 +67,7 @@ struct Runner<'a> {
 pub(super) async fn run(scenario: &Scenario, place: &Place) -> Result<(), String> {
     let environment = Arc::new(Recorder {
         clock: Clock::default(),
-        server: Server::new(scenario.profile == "ietf").await,
+        server: Server::new(scenario.profile == "ietf"),
         delays: std::sync::Mutex::default(),
         oversleep: std::sync::Mutex::default(),
         call: std::sync::Mutex::default(),

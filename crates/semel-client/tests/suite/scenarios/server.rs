@@ -48,7 +48,7 @@ struct Received {
 }
 
 impl Server {
-    pub(super) async fn new(is_quoted: bool) -> Arc<Self> {
+    pub(super) fn new(is_quoted: bool) -> Arc<Self> {
         let bound = TcpSocket::new_v4().unwrap();
         // So that a listener can use the port as well.
         bound.set_reuseaddr(true).unwrap();
