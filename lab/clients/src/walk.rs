@@ -154,8 +154,15 @@ impl Walk<'_> {
         let intent = format!("walk-{nth}");
         let journal = self.directory.path().join(&intent);
         if file == JournalFile::Used {
-            // The first recorded run made it, and has closed it.
-            std::fs::copy(self.directory.path().join("walk-0"), &journal)?;
+            // The first recorded run made it. Where it ended while SQLite was closing it, there is a log, without which
+            // the file alone may be incomplete.
+            for suffix in ["", "-wal"] {
+                let from = self.directory.path().join(format!("walk-0{suffix}"));
+                if suffix.is_empty() || from.exists() {
+                    let to = self.directory.path().join(format!("{intent}{suffix}"));
+                    std::fs::copy(from, to)?;
+                }
+            }
         }
         Ok((intent, journal))
     }
