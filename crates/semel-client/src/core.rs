@@ -210,7 +210,8 @@ impl Core {
             })
         };
         let form = entry.and_then(|entry| entry.key_form.as_ref());
-        let adapted = form.map(with_form).transpose()?;
+        let other = form.filter(|form| **form != options.profile.key_form());
+        let adapted = other.map(with_form).transpose()?;
         let options = adapted.as_ref().unwrap_or(options);
         let call_ends = environment.now().saturating_add(options.deadline);
         let mut attempts = Attempts::new(&options.profile, &request.url, call_ends, entry);

@@ -81,7 +81,7 @@ pub async fn adopt<S: Store>(regions: Option<&Regions>, layer: &Layer<S>) -> Res
     change(store, |contracts| {
         check(Some(regions), contracts)?;
         match &mut contracts.regions {
-            Some(agreement) if *agreement.list == *regions.fingerprint() => {
+            Some(agreement) if regions.is_own(agreement) => {
                 if agreement.state == AgreementState::Replacing {
                     agreement.state = AgreementState::Unconfirmed;
                 }
@@ -112,7 +112,7 @@ pub fn check(regions: Option<&Regions>, contracts: &Contracts) -> Result<(), Err
         )));
     };
     let version = regions.table.version;
-    if *known.list != *regions.fingerprint() && version <= known.version {
+    if !regions.is_own(known) && version <= known.version {
         return Err(Error::Regions(format!(
             "the store's gateways use version {} of the list of regions; another list, or other rules for \
              tenants and keys, need a higher `version` than that, not {version}",
@@ -168,7 +168,7 @@ pub async fn keep_agreed<S: Store>(peers: Peers, store: S, stop: CancellationTok
 async fn look<S: Store>(regions: &Regions, peers: &Peers, store: &S) -> Result<Standing, Error> {
     let contracts = read(store).await?;
     let state = contracts.regions.as_ref();
-    let state = state.filter(|agreement| *agreement.list == *regions.fingerprint());
+    let state = state.filter(|agreement| regions.is_own(agreement));
     match state.map(|agreement| agreement.state) {
         None => {
             if regions.standing() != Standing::Superseded {
@@ -231,10 +231,15 @@ impl Regions {
         }
     }
 
+    /// Whether it is about this process's list.
+    fn is_own(&self, agreement: &RegionAgreement) -> bool {
+        *agreement.list == *self.fingerprint()
+    }
+
     /// Whether no process of the store relies on another list.
     fn is_adopted(&self, contracts: &Contracts) -> bool {
         contracts.regions.as_ref().is_some_and(|agreement| {
-            *agreement.list == *self.fingerprint() && agreement.state != AgreementState::Replacing
+            self.is_own(agreement) && agreement.state != AgreementState::Replacing
         })
     }
 }

@@ -692,7 +692,7 @@ async fn the_home_learns_where_the_client_is() {
         .call(0, &key)
         .header("x-forwarded-for", "203.0.113.7");
     let answer = call.send().await;
-    // The client is no proxy: what it says of its address goes nowhere.
+    // The client is not a trusted proxy, so its header is not forwarded.
     assert!(!answer.header("x-seen").unwrap().contains("203.0.113.7"));
 }
 
